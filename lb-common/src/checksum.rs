@@ -1,0 +1,87 @@
+//! Incremental checksum updates (RFC 1624, equation 3): never a sum over the
+//! packet, only the difference of the words that changed.
+
+/// The change that rewriting some header words makes to a ones'-complement
+/// sum. Words are numbers as read from the wire in network order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delta(u64);
+
+impl Delta {
+    /// Nothing changed yet.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// A 16-bit word changed.
+    #[inline(always)]
+    pub const fn word(self, old: u16, new: u16) -> Self {
+        Self(self.0 + (!old) as u64 + new as u64)
+    }
+
+    /// A 32-bit field (an IPv4 address) changed.
+    #[inline(always)]
+    pub const fn double(self, old: u32, new: u32) -> Self {
+        self.word((old >> 16) as u16, (new >> 16) as u16)
+            .word(old as u16, new as u16)
+    }
+
+    /// The checksum after the change.
+    #[inline(always)]
+    pub const fn apply(self, checksum: u16) -> u16 {
+        let mut sum = (!checksum) as u64 + self.0;
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        !(sum as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 1071: the checksum of a buffer, computed in full.
+    fn full(bytes: &[u8]) -> u16 {
+        let mut sum = 0u32;
+        for pair in bytes.chunks(2) {
+            sum += u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u32::from(*b));
+        }
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    }
+
+    #[test]
+    fn the_example_of_rfc_1624() {
+        // Section 4: HC = DD2F, m = 5555, m' = 3285 gives HC' = 0000.
+        assert_eq!(Delta::new().word(0x5555, 0x3285).apply(0xdd2f), 0x0000);
+    }
+
+    #[test]
+    fn a_delta_equals_the_full_sum() {
+        let mut seed = 0x2545_f491_4f6c_dd1du64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        for _ in 0..20_000 {
+            let mut bytes = [0u8; 24];
+            for chunk in bytes.chunks_mut(8) {
+                chunk.copy_from_slice(&random().to_be_bytes());
+            }
+            let before = full(&bytes);
+            let old_address = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+            let old_port = u16::from_be_bytes([bytes[10], bytes[11]]);
+            let (address, port) = (random() as u32, random() as u16);
+            bytes[4..8].copy_from_slice(&address.to_be_bytes());
+            bytes[10..12].copy_from_slice(&port.to_be_bytes());
+            let delta = Delta::new()
+                .double(old_address, address)
+                .word(old_port, port);
+            assert_eq!(delta.apply(before), full(&bytes));
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Which of all that is known of a backend decides whether it takes flows.
+//!
+//! Each input may name a [`Cause`] for keeping new flows away. Of several the
+//! strongest is obeyed and shown; the order of the variants is the order of
+//! strength:
+//!
+//! | precedence | cause | effective weight | up | state |
+//! |---|---|---|---|---|
+//! | 1 | an operator disabled it | 0 | no | `out-of-service` |
+//! | 2 | an operator drains it | 0 | no | `draining` while flows are left, then `drained` |
+//! | 3 | an operator gave it weight 0 | 0 | no | `out-of-service` |
+//! | 4 | configured weight 0 | 0 | no | `out-of-service` |
+//! | 5 | load over the threshold | as below | no, unless the service has no backend within it | `overloaded` |
+//! | 6 | none | the operator's, else the configured one | yes | `in-service` |
+//!
+//! An operator's weight stands in for the configured one, so that the file's
+//! weight 0 keeps no flows away while an operator's weight is in force.
+//!
+//! The adaptive load itself does not scale the weight: in `pick =
+//! "connections"` it acts through `relative`, in `pick = "shares"` through the
+//! slots of the ring, and in both at a finer grain than weights have.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::overrides::Gate;
+
+/// Why a backend takes no new flows, or none; strongest first (design 4, ACE's
+/// order in spec 5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// An operator disabled it.
+    Disabled,
+    /// An operator drains it.
+    Drain(Drain),
+    /// An operator gave it weight 0.
+    OperatorWeight,
+    /// The configured weight is 0.
+    ConfiguredWeight,
+    /// The load exceeded the threshold, and the ageout has not passed.
+    Overload(Overloaded),
+    /// Nothing keeps flows away.
+    Nothing,
+}
+
+/// The facts of [`Cause::Drain`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Drain {
+    /// Flows left, handshakes included; `None` before the first sample.
+    pub flows: Option<u64>,
+}
+
+/// The facts of [`Cause::Overload`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Overloaded {
+    /// Load with which the backend left rotation, above `threshold`.
+    pub load: u8,
+    /// The threshold it exceeded, 2..=254.
+    pub threshold: u8,
+    /// The service has no backend within the threshold, so this one serves.
+    pub last_resort: bool,
+}
+
+/// State names of design 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Takes new flows.
+    InService,
+    /// Load over the threshold.
+    Overloaded,
+    /// Configured, or told by an operator, to take no new flows.
+    OutOfService,
+    /// Drained by an operator, with flows left.
+    Draining,
+    /// Drained by an operator, without flows.
+    Drained,
+}
+
+impl State {
+    /// The name in `status --json`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InService => "in-service",
+            Self::Overloaded => "overloaded",
+            Self::OutOfService => "out-of-service",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+        }
+    }
+}
+
+impl Cause {
+    /// The state shown for a backend with this cause.
+    pub const fn state(self) -> State {
+        match self {
+            Self::Disabled | Self::OperatorWeight | Self::ConfiguredWeight => State::OutOfService,
+            Self::Drain(Drain { flows: Some(0) }) => State::Drained,
+            Self::Drain(_) => State::Draining,
+            Self::Overload(_) => State::Overloaded,
+            Self::Nothing => State::InService,
+        }
+    }
+
+    /// Whether a backend with this cause takes new flows.
+    pub const fn up(self) -> bool {
+        match self {
+            Self::Disabled | Self::Drain(_) | Self::OperatorWeight | Self::ConfiguredWeight => {
+                false
+            }
+            Self::Overload(overloaded) => overloaded.last_resort,
+            Self::Nothing => true,
+        }
+    }
+
+    /// Whether nothing keeps flows away: not even an overload overruled as the
+    /// last resort.
+    pub const fn is_nothing(self) -> bool {
+        matches!(self, Self::Nothing)
+    }
+
+    /// The cause in words, for people.
+    pub fn reason(self) -> String {
+        match self {
+            Self::Disabled => String::from("disabled by the operator; open flows go on"),
+            Self::Drain(Drain { flows: None }) => String::from("drained by the operator"),
+            Self::Drain(Drain { flows: Some(0) }) => {
+                String::from("drained by the operator; no flows are left")
+            }
+            Self::Drain(Drain { flows: Some(1) }) => {
+                String::from("drained by the operator; 1 flow is left")
+            }
+            Self::Drain(Drain { flows: Some(flows) }) => {
+                format!("drained by the operator; {flows} flows are left")
+            }
+            Self::OperatorWeight => String::from("the operator set the weight to 0"),
+            Self::ConfiguredWeight => String::from("the configured weight is 0"),
+            Self::Overload(Overloaded {
+                load,
+                threshold,
+                last_resort: false,
+            }) => format!(
+                "load {load} exceeded the threshold of {threshold}; out until the ageout passes"
+            ),
+            Self::Overload(Overloaded {
+                load,
+                threshold,
+                last_resort: true,
+            }) => format!(
+                "load {load} exceeded the threshold of {threshold}; still taking flows because no \
+                 backend of the service is within it"
+            ),
+            Self::Nothing => String::from("taking new flows"),
+        }
+    }
+}
+
+/// What is known of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// What an operator closed it with.
+    pub gate: Option<Gate>,
+    /// Flows left, handshakes included; `None` before the first sample.
+    pub flows: Option<u64>,
+    /// Weight that an operator gave, 0..=65,535.
+    pub operator_weight: Option<u32>,
+    /// Weight of the configuration file, 0..=65,535.
+    pub configured_weight: u32,
+    /// Present while the adaptive load keeps the backend out of rotation.
+    pub overload: Option<Overloaded>,
+}
+
+/// What follows for the packet path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Composition {
+    /// Effective weight, 0..=65,535.
+    pub weight: u32,
+    /// Whether the backend may take new flows.
+    pub up: bool,
+    /// What decided it.
+    pub cause: Cause,
+}
+
+/// Composes all inputs into one verdict, by the table of this module.
+pub fn compose(inputs: &Inputs) -> Composition {
+    let weight = inputs.operator_weight.unwrap_or(inputs.configured_weight);
+    let flows = inputs.flows;
+    let causes = [
+        inputs.gate.map(|gate| match gate {
+            Gate::Disable => Cause::Disabled,
+            Gate::Drain => Cause::Drain(Drain { flows }),
+        }),
+        (inputs.operator_weight == Some(0)).then_some(Cause::OperatorWeight),
+        (weight == 0).then_some(Cause::ConfiguredWeight),
+        inputs.overload.map(Cause::Overload),
+    ];
+    let cause = causes.into_iter().flatten().min().unwrap_or(Cause::Nothing);
+    Composition {
+        weight: if inputs.gate.is_some() { 0 } else { weight },
+        up: cause.up(),
+        cause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUT: Overloaded = Overloaded {
+        load: 100,
+        threshold: 99,
+        last_resort: false,
+    };
+    const LAST: Overloaded = Overloaded {
+        last_resort: true,
+        ..OUT
+    };
+
+    /// Nothing known but a configured weight.
+    const fn configured(configured_weight: u32) -> Inputs {
+        Inputs {
+            gate: None,
+            flows: None,
+            operator_weight: None,
+            configured_weight,
+            overload: None,
+        }
+    }
+
+    #[test]
+    fn precedence() {
+        let (drain, disable) = (Some(Gate::Drain), Some(Gate::Disable));
+        // Gate, operator's weight, configured weight, overload; effective
+        // weight, up, state, part of the reason.
+        let rows = [
+            (None, None, 8, None, 8, true, "in-service", "taking"),
+            (
+                None,
+                None,
+                0,
+                None,
+                0,
+                false,
+                "out-of-service",
+                "configured",
+            ),
+            (None, None, 8, Some(OUT), 8, false, "overloaded", "load 100"),
+            (None, None, 8, Some(LAST), 8, true, "overloaded", "still"),
+            (
+                None,
+                None,
+                0,
+                Some(OUT),
+                0,
+                false,
+                "out-of-service",
+                "configured",
+            ),
+            (
+                None,
+                None,
+                0,
+                Some(LAST),
+                0,
+                false,
+                "out-of-service",
+                "configured",
+            ),
+            // An operator's weight stands in for the configured one.
+            (None, Some(3), 8, None, 3, true, "in-service", "taking"),
+            (None, Some(3), 0, None, 3, true, "in-service", "taking"),
+            (
+                None,
+                Some(0),
+                8,
+                None,
+                0,
+                false,
+                "out-of-service",
+                "set the weight",
+            ),
+            (
+                None,
+                Some(0),
+                0,
+                None,
+                0,
+                false,
+                "out-of-service",
+                "set the weight",
+            ),
+            (
+                None,
+                Some(3),
+                8,
+                Some(OUT),
+                3,
+                false,
+                "overloaded",
+                "load 100",
+            ),
+            (
+                None,
+                Some(0),
+                8,
+                Some(LAST),
+                0,
+                false,
+                "out-of-service",
+                "set the weight",
+            ),
+            // A gate beats everything.
+            (
+                disable,
+                None,
+                8,
+                None,
+                0,
+                false,
+                "out-of-service",
+                "disabled",
+            ),
+            (
+                disable,
+                Some(3),
+                8,
+                Some(LAST),
+                0,
+                false,
+                "out-of-service",
+                "disabled",
+            ),
+            (
+                disable,
+                None,
+                0,
+                None,
+                0,
+                false,
+                "out-of-service",
+                "disabled",
+            ),
+            (drain, None, 8, None, 0, false, "draining", "drained by"),
+            (
+                drain,
+                Some(3),
+                8,
+                Some(LAST),
+                0,
+                false,
+                "draining",
+                "drained by",
+            ),
+            (
+                drain,
+                Some(0),
+                0,
+                Some(OUT),
+                0,
+                false,
+                "draining",
+                "drained by",
+            ),
+        ];
+        for (gate, operator_weight, weight, overload, effective, up, state, reason) in rows {
+            let inputs = Inputs {
+                gate,
+                operator_weight,
+                overload,
+                ..configured(weight)
+            };
+            let got = compose(&inputs);
+            let row = (got.weight, got.up, got.cause.state().as_str());
+            assert_eq!(row, (effective, up, state), "{inputs:?}");
+            let text = got.cause.reason();
+            assert!(text.contains(reason), "{inputs:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_drain_is_over_when_no_flow_is_left() {
+        for (flows, state, reason) in [
+            (None, State::Draining, "drained by the operator"),
+            (Some(12), State::Draining, "12 flows are left"),
+            (Some(1), State::Draining, "1 flow is left"),
+            (Some(0), State::Drained, "no flows are left"),
+        ] {
+            let gate = Some(Gate::Drain);
+            let inputs = Inputs {
+                gate,
+                flows,
+                ..configured(8)
+            };
+            let cause = compose(&inputs).cause;
+            assert_eq!(cause.state(), state, "{flows:?}");
+            assert!(cause.reason().contains(reason), "{}", cause.reason());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The controller's brain: what the servers' behaviour means for the weights
+//! and up/down flags that the packet path obeys.
+//!
+//! Everything here is pure. Time (microseconds of a monotonic clock that
+//! survives a restart of the daemon, `CLOCK_MONOTONIC`) comes in as an argument
+//! and effects go out as [`Command`]s, so a test or a simulation runs it
+//! exactly as the daemon does:
+//!
+//! ```text
+//! engine.handle(event, now)        a sample of the counters arrived
+//! engine.poll_timeout()            when to call handle_timeout next
+//! engine.handle_timeout(now)       early calls do nothing
+//! engine.next_command()            what the caller must now carry out
+//! ```
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`aca`] | loads 2 to 255 from measured averages, who is over the threshold, for how long |
+//! | [`penalty`] | what a failed flow costs, and how long it is held against its server |
+//! | [`compose`] | which of all inputs has the last word on a backend |
+//! | [`overrides`] | what an operator's word changes, and what ends it |
+//! | [`shares`] | how loads become shares |
+//! | [`ring`] | the order in which `pick = "shares"` serves |
+//! | [`histogram`] | percentiles for people |
+//! | [`engine`] | when any of this happens, and which changes go to the maps |
+//!
+//! Floating point appears in two places only, neither of which the packet path
+//! repeats: the smoothing factor and the shares shown to people.
+
+pub mod aca;
+mod backend;
+pub mod class;
+pub mod compose;
+pub mod config;
+pub mod engine;
+pub mod histogram;
+pub mod learned;
+pub mod overrides;
+pub mod penalty;
+pub mod ring;
+mod service;
+pub mod shares;
+pub mod view;
+
+pub use aca::{Aca, AcaParameters, Calculation, Load};
+pub use class::{PerClass, SizeClass};
+pub use compose::{Cause, Composition, State};
+pub use config::{Algorithm, BackendConfig, EngineConfig, Pick, ServiceConfig};
+pub use engine::{Command, EndedOverride, Engine, Event, Sample};
+pub use learned::{Counters, Learned, LearnedBackend};
+pub use overrides::{Gate, Gated, GivenWeight, Order, Overrides};
+pub use ring::smooth_ring;
+pub use view::{BackendView, FailureTotals, LoadView};

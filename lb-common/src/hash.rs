@@ -1,0 +1,90 @@
+//! Keyed hashes of the packet path, computed alike by kernel and host.
+
+use crate::abi::Address;
+
+/// Where a flow may live: two different buckets, unless the table has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Tried first, and filled first while it has few flows.
+    pub primary: u32,
+    /// Filled once the primary holds more than two flows.
+    pub secondary: u32,
+}
+
+/// Mixes a 64-bit value under a 128-bit secret.
+///
+/// The finalizer of MurmurHash3 (xor-shift, multiply; Appleby, public domain)
+/// with the two halves of the secret added before each multiplication, so that
+/// which keys collide is not known without the secret.
+#[inline(always)]
+pub const fn mix(value: u64, secret: [u64; 2]) -> u64 {
+    let mut h = value ^ secret[0];
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h = h.wrapping_add(secret[1]);
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ h >> 33
+}
+
+/// The buckets of a flow key in a table of `mask + 1` buckets.
+#[inline(always)]
+pub const fn home(key: u64, secret: [u64; 2], mask: u32) -> Home {
+    let h = mix(key, secret);
+    let primary = h as u32 & mask;
+    let mut secondary = (h >> 32) as u32 & mask;
+    if secondary == primary {
+        secondary = primary ^ (1 & mask);
+    }
+    Home { primary, secondary }
+}
+
+/// Position of an address in the 65,536-bit hot filter.
+#[inline(always)]
+pub const fn filter_bit4(address: u32) -> u32 {
+    address.wrapping_mul(0x9e37_79b1) >> 16
+}
+
+/// Position of an [`Address`] of either family in the hot filter.
+pub fn filter_bit(address: &Address, family: u8) -> u32 {
+    let word =
+        |i: usize| u32::from_be_bytes([address[i], address[i + 1], address[i + 2], address[i + 3]]);
+    if family == 4 {
+        filter_bit4(word(0))
+    } else {
+        filter_bit4(word(0) ^ word(4).rotate_left(7) ^ word(8).rotate_left(14) ^ word(12))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_buckets_of_a_flow_differ_and_spread() {
+        let secret = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
+        let mask = 255;
+        let mut counts = [0u32; 256];
+        for key in 0..65_536u64 {
+            let home = home(key << 16, secret, mask);
+            assert_ne!(home.primary, home.secondary, "key {key}");
+            counts[home.primary as usize] += 1;
+            counts[home.secondary as usize] += 1;
+        }
+        // 512 expected per bucket; 6 standard deviations of a binomial are 136.
+        for (bucket, count) in counts.iter().enumerate() {
+            assert!((376..=648).contains(count), "bucket {bucket} holds {count}");
+        }
+    }
+
+    #[test]
+    fn a_single_bucket_serves_as_both() {
+        assert_eq!(
+            home(7, [1, 2], 0),
+            Home {
+                primary: 0,
+                secondary: 0
+            }
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Why a packet was dropped or passed: one table, one name each.
+//!
+//! The numbers index the per-CPU map `REASONS`. A retired reason keeps its
+//! number; new ones are added at the end.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal, $name:literal, $drops:literal;)+) => {
+        /// What happened to a packet, other than being forwarded by an
+        /// existing flow.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        pub enum Reason {
+            $($(#[doc = $doc])+ $variant = $number,)+
+        }
+
+        impl Reason {
+            /// Every reason, in the order of its number.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name in `status`, `stats` and metrics.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// Whether a packet counted here was dropped.
+            pub const fn drops(self) -> bool {
+                match self {
+                    $(Self::$variant => $drops,)+
+                }
+            }
+        }
+    };
+}
+
+/// Entries of map `REASONS`.
+pub const REASONS: u32 = 64;
+
+reasons! {
+    /// Forwarded to a server or back to a client.
+    Forwarded = 0, "forwarded", false;
+    /// A new flow was opened (its SYN is counted in `forwarded` too).
+    NewFlow = 1, "new_flow", false;
+    /// Passed: neither address is one of ours.
+    PassedNotOurs = 2, "passed_not_ours", false;
+    /// Passed: not IPv4.
+    PassedNotIpv4 = 3, "passed_not_ipv4", false;
+    /// Passed: one of our addresses, but no service has this protocol and port,
+    /// or a server's packet that belongs to no flow of ours.
+    PassedNoService = 4, "passed_no_service", false;
+    /// Passed: the kernel half holds no configuration yet.
+    PassedNotReady = 5, "passed_not_ready", false;
+    /// Passed: an IPv4 fragment.
+    PassedFragment = 6, "passed_fragment", false;
+    /// Passed: ICMP and other protocols that no service balances.
+    PassedProtocol = 7, "passed_protocol", false;
+    /// Dropped: headers that contradict each other or the frame's length.
+    Malformed = 8, "malformed", true;
+    /// Dropped: a TCP packet to a service, not a SYN, of no known flow.
+    NoFlow = 9, "no_flow", true;
+    /// Dropped: no backend of the service may take a new flow.
+    NoBackend = 10, "no_backend", true;
+    /// Dropped: every usable backend already has a flow of this client endpoint.
+    TupleCollision = 11, "tuple_collision", true;
+    /// Dropped: the flow table has no place for a new flow.
+    TableFull = 12, "table_full", true;
+    /// Dropped: the next hop has no known MAC address yet; it is being resolved.
+    NeighbourUnresolved = 13, "neighbour_unresolved", true;
+    /// Dropped: no route to the client or server.
+    NoRoute = 14, "no_route", true;
+    /// Dropped: the time to live ran out here.
+    TtlExceeded = 15, "ttl_exceeded", true;
+    /// Dropped: larger than the MTU of the interface it must leave by.
+    TooBig = 16, "too_big", true;
+    /// A SYN repeated on a flow that the server has not answered.
+    SynRepeated = 17, "syn_repeated", false;
+    /// A new flow took the place of a half-open one.
+    EvictedHalfOpen = 18, "evicted_half_open", false;
+    /// A new flow went to the spill table.
+    Spilled = 19, "spilled", false;
+    /// A flow that seemed reset went on: the reset was not the peer's.
+    Restored = 20, "restored", false;
+    /// A new flow that was a trial of a backend without traffic.
+    Trial = 21, "trial", false;
+    /// Two CPUs opened the same flow; one copy was withdrawn.
+    Withdrawn = 22, "withdrawn", false;
+    /// Passed: too short, or broken before its addresses; the kernel judges it.
+    PassedMalformed = 23, "passed_malformed", false;
+    /// Dropped: the program met a state that its own rules exclude.
+    Internal = 24, "internal", true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_positions_and_names_are_unique() {
+        let mut names = std::collections::BTreeSet::new();
+        for (position, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, position);
+            assert!(names.insert(reason.name()), "{} twice", reason.name());
+        }
+        assert!(Reason::ALL.len() <= REASONS as usize);
+    }
+}

@@ -1,0 +1,58 @@
+//! Steerline's packet path: one XDP program.
+//!
+//! A frame goes through the stages in the order that [`pipeline`] gives them:
+//! classify, parse, find, and on a miss look up the service, select a backend
+//! and open the flow; then rewrite and emit. What is not ours is passed
+//! untouched. All decisions are in `lb-common`, which the host tests run; this
+//! crate binds them to packets ([`packet`]), maps ([`maps`]) and clocks.
+//!
+//! On the host the crate is an empty `main`, so that the whole workspace can
+//! be checked and linted without a BPF toolchain.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
+
+#[cfg(target_arch = "bpf")]
+mod clock;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod packet;
+#[cfg(target_arch = "bpf")]
+mod pipeline;
+#[cfg(target_arch = "bpf")]
+mod stages;
+
+#[cfg(target_arch = "bpf")]
+mod entry {
+    //! The program, its licence, and the panic handler that the compiler asks
+    //! for.
+
+    use aya_ebpf::{macros::xdp, programs::XdpContext};
+
+    /// Needed by the FIB helpers, which are for GPL-compatible programs.
+    #[unsafe(link_section = "license")]
+    #[unsafe(no_mangle)]
+    static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+    /// `frags`: also attaches where the MTU is larger than a page.
+    #[xdp(frags)]
+    fn steerline(ctx: XdpContext) -> u32 {
+        crate::pipeline::run(&ctx)
+    }
+
+    /// Jumped to by `steerline` for packets of no known flow.
+    #[xdp(frags)]
+    fn steerline_new(ctx: XdpContext) -> u32 {
+        crate::pipeline::new_flow(&ctx)
+    }
+
+    #[panic_handler]
+    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        // Nothing here panics: no indexing that the compiler cannot prove, no
+        // arithmetic checks in release builds. The verifier refuses the loop.
+        loop {}
+    }
+}
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

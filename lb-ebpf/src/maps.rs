@@ -1,0 +1,460 @@
+//! Every BPF map of the program, and typed access to them.
+//!
+//! Arrays marked [`MMAPABLE`] are written by the controller in place. Sizes
+//! that depend on the configuration are set by the loader.
+
+use aya_ebpf::{
+    bindings::bpf_fib_lookup as FibLookup,
+    btf_maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
+    helpers::generated::bpf_loop,
+    macros::btf_map,
+    programs::XdpContext,
+};
+use core::{arch::asm, cell::Cell, ffi::c_void};
+use lb_common::{
+    abi::{
+        Backend, Bucket4, ClassSums, ColdBucket, Cursor, HISTOGRAM_BUCKETS, Hop, HopKey, Live,
+        MAX_BACKENDS, MAX_HOPS, MAX_SERVICES, MEMBER_SLOTS, Member, Name, RING_CHUNKS, Report,
+        Service, ServiceKey, Settings, SpillKey, Spilled4, Traffic, region,
+    },
+    atomic::Word,
+    flow::{
+        Arrival, Bucket, ColdWays, Ended, Found, LiveWords, Opening, SpilledWay, Survey, Table,
+    },
+    pick::{Candidate, Pool},
+    reason::{REASONS as REASON_COUNT, Reason},
+    tcp::State,
+};
+
+const MMAPABLE: usize = 0x400;
+const SERVICES_MAX: usize = MAX_SERVICES as usize;
+const BACKENDS_MAX: usize = MAX_BACKENDS as usize;
+
+#[btf_map]
+static SETTINGS: Array<Settings, 1, MMAPABLE> = Array::new();
+#[btf_map]
+static FILTER: Array<u64, { lb_common::abi::FILTER_WORDS as usize }, MMAPABLE> = Array::new();
+#[btf_map]
+static SERVICES: HashMap<ServiceKey, u32, { 4 * SERVICES_MAX }> = HashMap::new();
+#[btf_map]
+static SERVICE_TABLE: Array<Service, SERVICES_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static SERVICE_NAMES: Array<Name, SERVICES_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static CURSORS: Array<Cursor, SERVICES_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static TRAFFIC: PerCpuArray<Traffic, SERVICES_MAX> = PerCpuArray::new();
+#[btf_map]
+static MEMBERS: Array<Member, { MEMBER_SLOTS as usize }, MMAPABLE> = Array::new();
+#[btf_map]
+static RINGS: Array<[u16; 4], { RING_CHUNKS as usize }, MMAPABLE> = Array::new();
+#[btf_map]
+static BACKENDS: Array<Backend, BACKENDS_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static BACKEND_NAMES: Array<Name, BACKENDS_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static LIVE: Array<Live, BACKENDS_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static REPORTS: PerCpuArray<Report, BACKENDS_MAX> = PerCpuArray::new();
+#[btf_map]
+static HOPS: Array<Hop, { MAX_HOPS as usize }, MMAPABLE> = Array::new();
+#[btf_map]
+static HOP_INDEX: HashMap<HopKey, u32, { MAX_HOPS as usize }> = HashMap::new();
+#[btf_map]
+static WANTED: RingBuf<HopKey, 65_536> = RingBuf::new();
+#[btf_map]
+static REASONS: PerCpuArray<u64, { REASON_COUNT as usize }> = PerCpuArray::new();
+/// Sized by the loader from `flow_table`.
+#[btf_map]
+static FLOWS4: Array<Bucket4, 1_024, MMAPABLE> = Array::new();
+/// Same number of entries as `FLOWS4`.
+#[btf_map]
+static COLD4: Array<ColdBucket, 1_024, MMAPABLE> = Array::new();
+/// Sized by the loader.
+#[btf_map]
+static SPILL4: HashMap<SpillKey, Spilled4, 1_024> = HashMap::new();
+
+/// The programs that others jump to; index [`NEW_FLOW`]. Never shared between
+/// loads: the loader pins one per program.
+#[btf_map]
+static PROGRAMS: ProgramArray<1> = ProgramArray::new();
+/// What is too large for the stack of 512 bytes.
+#[btf_map]
+static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// See [`SCRATCH`].
+#[repr(C)]
+pub struct Scratch {
+    /// The flow being opened.
+    pub opening: Opening,
+    /// Where it could go.
+    pub survey: Survey,
+    /// Not zero: a backend that may take new flows was refused to this one.
+    pub collided: Cell<u32>,
+    /// Index of the service whose backends are asked.
+    pub service: u32,
+    /// A flow that a packet changes, and the packet.
+    pub found: Found,
+    pub arrival: Arrival,
+    pub tick: u32,
+    spilled: Spilled4,
+    /// The parameters of a route look-up.
+    pub fib: FibLookup,
+}
+
+/// Index of the program that opens flows, in [`PROGRAMS`].
+const NEW_FLOW: u32 = 0;
+
+/// Goes on in the program that opens flows; returns only if there is none.
+#[inline(always)]
+pub fn jump_to_new_flow(ctx: &XdpContext) {
+    // SAFETY: nothing of this frame is used after the jump.
+    let _ = unsafe { PROGRAMS.tail_call(ctx, NEW_FLOW) };
+}
+
+/// This CPU's scratch space.
+#[inline(always)]
+pub fn scratch() -> Option<&'static mut Scratch> {
+    // SAFETY: a per-CPU slot; the program is not preempted on its CPU, and each
+    // field has one user at a time.
+    SCRATCH
+        .get_ptr_mut(0)
+        .map(|scratch| unsafe { &mut *scratch })
+}
+
+/// Copies of all that a packet needs to know of the settings are one line.
+#[inline(always)]
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get(0).map(extend)
+}
+
+/// Hides a pointer's origin from the optimiser, after it was compared with
+/// null: else arithmetic on it is moved before the comparison, which the
+/// verifier refuses ("pointer arithmetic on map_value_or_null prohibited").
+#[inline(always)]
+fn checked<T>(pointer: *const T) -> *const T {
+    let mut pointer = pointer;
+    // SAFETY: a register is moved to itself. (An empty text would leave two
+    // entries of line information at one instruction, which is refused too.)
+    unsafe {
+        asm!("{0} = {0}", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+    }
+    pointer
+}
+
+/// Hides a value's range from the optimiser.
+#[inline(always)]
+fn opaque(value: u64) -> u64 {
+    let mut value = value;
+    // SAFETY: as in `checked`.
+    unsafe {
+        asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
+    }
+    value
+}
+
+/// Map memory outlives every run of the program.
+#[inline(always)]
+fn extend<T>(reference: &T) -> &'static T {
+    // SAFETY: array maps never free an element while the program is loaded.
+    unsafe { &*core::ptr::from_ref(reference) }
+}
+
+#[inline(always)]
+pub fn count(reason: Reason) {
+    if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
+        // SAFETY: a per-CPU slot; the program is not preempted on its CPU.
+        unsafe { *counter += 1 };
+    }
+}
+
+/// Counts a forwarded packet on its service.
+#[inline(always)]
+pub fn count_traffic(service: u16, bytes: u64) {
+    if let Some(traffic) = TRAFFIC.get_ptr_mut(service as u32) {
+        // SAFETY: as in `count`.
+        unsafe {
+            (*traffic).packets += 1;
+            (*traffic).bytes += bytes;
+        }
+    }
+}
+
+/// Whether the hot filter has this bit.
+#[inline(always)]
+pub fn filter_has(bit: u32) -> bool {
+    match FILTER.get(bit >> 6) {
+        Some(word) => *word >> (bit & 63) & 1 != 0,
+        None => false,
+    }
+}
+
+#[inline(always)]
+pub fn service_index(key: &ServiceKey) -> Option<u32> {
+    // SAFETY: the value is copied at once; it never changes under a key.
+    unsafe { SERVICES.get(key) }.copied()
+}
+
+#[inline(always)]
+pub fn service(index: u32) -> Option<&'static Service> {
+    SERVICE_TABLE.get(index).map(extend)
+}
+
+#[inline(always)]
+pub fn backend(index: u16) -> Option<&'static Backend> {
+    BACKENDS.get(index as u32).map(extend)
+}
+
+#[inline(always)]
+pub fn hop(index: u32) -> Option<&'static Hop> {
+    HOPS.get(index).map(extend)
+}
+
+#[inline(always)]
+pub fn hop_index(key: &HopKey) -> Option<u32> {
+    // SAFETY: as in `service_index`.
+    unsafe { HOP_INDEX.get(key) }.copied()
+}
+
+/// Tells the controller of a next hop that has no index yet. A full ring loses
+/// the wish; the next packet wishes again.
+#[inline(always)]
+pub fn want_hop(key: &HopKey) {
+    let _ = WANTED.output(key, 0);
+}
+
+/// Adds a flow's end to the report of its backend.
+#[inline(always)]
+pub fn report(ended: &Ended) {
+    let Some(report) = REPORTS.get_ptr_mut(ended.backend as u32) else {
+        return;
+    };
+    // SAFETY: as in `count`: this CPU's slot, no preemption.
+    let report: &mut Report = unsafe { &mut *report };
+    let class: &mut ClassSums = if ended.long {
+        &mut report.long
+    } else {
+        &mut report.short
+    };
+    if ended.failed {
+        class.failures += 1;
+    }
+    if let Some(micros) = ended.sample_us {
+        class.count += 1;
+        class.total_us += micros;
+        let bucket = log2(micros) as usize;
+        if bucket < HISTOGRAM_BUCKETS {
+            report.histogram[bucket] += 1;
+        }
+    }
+}
+
+/// floor(log2), at most the last histogram bucket.
+#[inline(always)]
+fn log2(value: u64) -> u32 {
+    let mut rest = if value > u32::MAX as u64 {
+        u32::MAX
+    } else {
+        value as u32
+    };
+    let mut bits = 0;
+    if rest >= 1 << 16 {
+        rest >>= 16;
+        bits += 16;
+    }
+    if rest >= 1 << 8 {
+        rest >>= 8;
+        bits += 8;
+    }
+    if rest >= 1 << 4 {
+        rest >>= 4;
+        bits += 4;
+    }
+    if rest >= 1 << 2 {
+        rest >>= 2;
+        bits += 2;
+    }
+    if rest >= 2 {
+        bits += 1;
+    }
+    bits
+}
+
+/// The IPv4 flow table.
+pub struct Flows4 {
+    settings: &'static Settings,
+}
+
+impl Flows4 {
+    #[inline(always)]
+    pub fn new(settings: &'static Settings) -> Self {
+        Self { settings }
+    }
+}
+
+impl Table for Flows4 {
+    #[inline(always)]
+    fn bucket(&self, index: u32) -> Option<&Bucket> {
+        // SAFETY: `Bucket` is the atomic view of `Bucket4`, same size.
+        FLOWS4
+            .get_ptr(index)
+            .map(|bucket| unsafe { &*checked(bucket.cast::<Bucket>()) })
+    }
+    #[inline(always)]
+    fn cold(&self, index: u32) -> Option<&ColdWays> {
+        // SAFETY: `ColdWays` is the shared view of `ColdBucket`, same size.
+        COLD4
+            .get_ptr(index)
+            .map(|bucket| unsafe { &*checked(bucket.cast::<ColdWays>()) })
+    }
+    #[inline(always)]
+    fn spilled(&self, key: &SpillKey) -> Option<&SpilledWay> {
+        // SAFETY: `SpilledWay` is the shared view of `Spilled4`, same size.
+        SPILL4
+            .get_ptr(key)
+            .map(|value| unsafe { &*checked(value.cast::<SpilledWay>()) })
+    }
+    #[inline(always)]
+    fn spill(&self, key: &SpillKey, opening: &Opening) -> bool {
+        const BPF_NOEXIST: u64 = 1;
+        let Some(scratch) = scratch() else {
+            return false;
+        };
+        scratch.spilled = opening.spilled();
+        SPILL4.insert(key, &scratch.spilled, BPF_NOEXIST).is_ok()
+    }
+    #[inline(always)]
+    fn live(&self, backend: u16) -> Option<&LiveWords> {
+        live(backend)
+    }
+    #[inline(always)]
+    fn opaque(&self, value: u64) -> u64 {
+        opaque(value)
+    }
+    #[inline(always)]
+    fn conceal(&self, number: u32, noise: u64) -> u32 {
+        let noise = noise as u32 & 3;
+        (opaque((number ^ noise) as u64) as u32 ^ noise) & 3
+    }
+    #[inline(always)]
+    fn timeout(&self, state: State) -> u32 {
+        self.settings.timeouts[(state as usize) & 15]
+    }
+}
+
+#[inline(always)]
+fn live(backend: u16) -> Option<&'static LiveWords> {
+    // SAFETY: `LiveWords` is the shared view of `Live`, same size; array
+    // elements live as long as the program.
+    LIVE.get_ptr(backend as u32)
+        .map(|live| unsafe { &*live.cast::<LiveWords>() })
+}
+
+/// A service's backends, for one new flow.
+pub struct ServicePool<R: Fn(u64) -> bool> {
+    /// Index into the service maps.
+    pub service: u32,
+    /// Published member list.
+    pub members: u64,
+    /// Published ring.
+    pub ring: u64,
+    /// Failures are held against a backend, trials are honoured: the daemon
+    /// gave a sign of life lately.
+    pub attended: bool,
+    /// Whether the flow may not go to this backend endpoint.
+    pub refused: R,
+}
+
+impl<R: Fn(u64) -> bool> Pool for ServicePool<R> {
+    #[inline(always)]
+    fn member(&self, index: u32) -> Option<Member> {
+        let (offset, _) = region(self.members);
+        MEMBERS.get(offset + index).copied()
+    }
+    #[inline(always)]
+    fn members(&self) -> u32 {
+        region(self.members).1
+    }
+    #[inline(always)]
+    fn advance(&self, by: u64) -> u64 {
+        match CURSORS.get_ptr_mut(self.service) {
+            // SAFETY: a `u64` of a memory-mapped array, aligned, shared as a word.
+            Some(cursor) => unsafe { &*(&raw const (*cursor).members).cast::<Word>() }.add(by),
+            None => 0,
+        }
+    }
+    #[inline(always)]
+    fn next_ring_slot(&self) -> Option<u16> {
+        let (offset, length) = region(self.ring);
+        if length == 0 {
+            return None;
+        }
+        let cursor = CURSORS.get_ptr_mut(self.service)?;
+        // SAFETY: as in `advance`.
+        let turn = unsafe { &*(&raw const (*cursor).ring).cast::<Word>() }.add(1);
+        let slot = (turn % length as u64) as u32;
+        let chunk = checked(RINGS.get_ptr(offset + (slot >> 2))?);
+        // SAFETY: an element of the array.
+        Some(unsafe { (*chunk)[(slot & 3) as usize] })
+    }
+    #[inline(always)]
+    fn candidate(&self, index: u16) -> Option<Candidate> {
+        let backend = backend(index)?;
+        let live = live(index)?;
+        let mut count = live.half_opened.load() - live.half_closed.load();
+        count = count.wrapping_add(live.opened.load().wrapping_sub(live.closed.load()));
+        if self.attended {
+            let failures = live.resets.load() + live.syn_timeouts.load();
+            count = count.wrapping_add(failures.wrapping_sub(live.forgiven.load()));
+        }
+        // Loads of racing counters may miss each other: a count below zero is
+        // none, one past 24 bits is that many.
+        let count = if (count as i64) < 0 {
+            0
+        } else if count > 0xff_ffff {
+            0xff_ffff
+        } else {
+            count as u32
+        };
+        Some(Candidate {
+            flags: backend.flags,
+            weight: backend.weight,
+            relative: backend.relative,
+            live: count,
+            trial: self.attended && live.trial.load() != 0,
+        })
+    }
+    #[inline(always)]
+    fn is_refused(&self, index: u16) -> bool {
+        match backend(index) {
+            Some(backend) => {
+                let [a, b, c, d, ..] = backend.address;
+                let address = u32::from_be_bytes([a, b, c, d]);
+                (self.refused)(lb_common::abi::endpoint4(address, backend.port))
+            }
+            None => true,
+        }
+    }
+    #[inline(always)]
+    fn take_trial(&self, backend: u16) -> bool {
+        live(backend).is_some_and(|live| live.trial.replace(1, 0))
+    }
+    #[inline(always)]
+    fn each<V: FnMut(u32) -> bool>(&self, count: u32, mut visit: V) {
+        unsafe extern "C" fn step<V: FnMut(u32) -> bool>(index: u64, visit: *mut c_void) -> i64 {
+            // SAFETY: `visit` is the closure of the caller below, alive and not
+            // otherwise used while `bpf_loop` runs.
+            let visit = unsafe { &mut *visit.cast::<V>() };
+            i64::from(!visit(index as u32))
+        }
+        // SAFETY: the callback has the signature that `bpf_loop` wants.
+        unsafe {
+            bpf_loop(
+                count,
+                step::<V> as *mut c_void,
+                core::ptr::from_mut(&mut visit).cast(),
+                0,
+            );
+        }
+    }
+}

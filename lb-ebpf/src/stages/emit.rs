@@ -1,0 +1,180 @@
+//! Finds the next hop, writes the frame and sends it.
+
+use super::rewrite::Direction;
+use crate::{
+    maps::{self, Flows4},
+    packet::{self, Ipv4, Macs, Tcp, Translation},
+};
+use aya_ebpf::{
+    bindings::{bpf_fib_lookup as FibLookup, xdp_action},
+    helpers::generated::{bpf_fib_lookup, bpf_redirect},
+    programs::XdpContext,
+};
+use lb_common::{
+    abi::{Hop, HopKey, address4, hop_flags},
+    flow::{self, Found, meta},
+    reason::Reason,
+};
+
+const AF_INET: u8 = 2;
+/// Answers of `bpf_fib_lookup` (include/uapi/linux/bpf.h).
+const FIB_SUCCESS: i64 = 0;
+const FIB_NO_NEIGHBOUR: i64 = 7;
+const FIB_FRAGMENTATION_NEEDED: i64 = 8;
+
+/// Set in MAC addresses of groups, as a number.
+const GROUP_BIT: u64 = 1 << 40;
+
+struct Exit {
+    ifindex: u32,
+    macs: Macs,
+}
+
+#[inline(always)]
+pub fn run(
+    ctx: &XdpContext,
+    table: &Flows4,
+    direction: &Direction,
+    ip: &Ipv4,
+    tcp: &Tcp,
+    translation: &Translation,
+) -> Result<u32, Reason> {
+    let backend = maps::backend(direction.backend()).ok_or(Reason::Internal)?;
+    let exit = match direction {
+        Direction::ToServer(_) | Direction::Opened(_) => {
+            cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?
+        }
+        Direction::ToClient(found) => match cached(meta::hop(found.meta) as u32, ip)? {
+            Some(exit) => exit,
+            None => {
+                let (exit, index) = resolve(ctx, table, found, ip, tcp, translation)?;
+                if index != 0 {
+                    flow::note_hop(table, found, index as u16);
+                }
+                exit
+            }
+        },
+    };
+    packet::write(ctx, ip, translation, &exit.macs)?;
+    maps::count_traffic(backend.service, ip.total_length as u64);
+    if exit.ifindex == ctx.ingress_ifindex() as u32 {
+        return Ok(xdp_action::XDP_TX);
+    }
+    // SAFETY: a helper with plain arguments.
+    Ok(unsafe { bpf_redirect(exit.ifindex, 0) } as u32)
+}
+
+/// The next hop at an index, if it is resolved. Index 0 is none.
+#[inline(always)]
+fn cached(index: u32, ip: &Ipv4) -> Result<Option<Exit>, Reason> {
+    if index == 0 {
+        return Ok(None);
+    }
+    let Some(hop) = maps::hop(index) else {
+        return Ok(None);
+    };
+    let hop: Hop = *hop;
+    if hop.flags & hop_flags::VALID == 0 {
+        return Ok(None);
+    }
+    if hop.mtu != 0 && ip.total_length as u32 > hop.mtu {
+        return Err(Reason::TooBig);
+    }
+    Ok(Some(Exit {
+        ifindex: hop.ifindex,
+        macs: Macs {
+            destination: hop.destination,
+            source: hop.source,
+        },
+    }))
+}
+
+/// Asks the kernel for the way to a client: its routes and neighbours.
+#[inline(always)]
+fn resolve(
+    ctx: &XdpContext,
+    table: &Flows4,
+    found: &Found,
+    ip: &Ipv4,
+    tcp: &Tcp,
+    translation: &Translation,
+) -> Result<(Exit, u32), Reason> {
+    let fib = &mut maps::scratch().ok_or(Reason::Internal)?.fib;
+    // SAFETY: all-zero is a value of this struct of integers.
+    *fib = unsafe { core::mem::zeroed() };
+    fib.family = AF_INET;
+    fib.l4_protocol = ip.protocol;
+    fib.sport = translation.port.to_be();
+    fib.dport = tcp.destination_port.to_be();
+    fib.ifindex = ctx.ingress_ifindex() as u32;
+    fib.__bindgen_anon_1.tot_len = ip.total_length;
+    fib.__bindgen_anon_2.tos = ip.tos;
+    fib.__bindgen_anon_3.ipv4_src = translation.address.to_be();
+    fib.__bindgen_anon_4.ipv4_dst = ip.destination.to_be();
+    // SAFETY: the parameters are ours and of the stated size.
+    let answer = unsafe {
+        bpf_fib_lookup(
+            ctx.ctx.cast(),
+            core::ptr::from_mut(fib),
+            size_of::<FibLookup>() as i32,
+            0,
+        )
+    };
+    // SAFETY: on success and without a neighbour the kernel left the next hop's
+    // address here.
+    let address = unsafe { fib.__bindgen_anon_4.ipv4_dst };
+    let key = HopKey {
+        address: address4(address.to_ne_bytes()),
+        ifindex: fib.ifindex,
+        family: 4,
+    };
+    match answer {
+        FIB_SUCCESS => {
+            let index = match maps::hop_index(&key) {
+                Some(index) => index,
+                None => {
+                    maps::want_hop(&key);
+                    0
+                }
+            };
+            let macs = Macs {
+                destination: fib.dmac,
+                source: fib.smac,
+            };
+            Ok((
+                Exit {
+                    ifindex: fib.ifindex,
+                    macs,
+                },
+                index,
+            ))
+        }
+        FIB_NO_NEIGHBOUR => {
+            maps::want_hop(&key);
+            // A client on our own segment: its SYN told its MAC address, as an
+            // ARP request would have. XDP took the SYN before the kernel could
+            // learn from it, and the reply must not wait for a second SYN-ACK.
+            let (_, cold) =
+                flow::at(table, found.slot, found.client).ok_or(Reason::NeighbourUnresolved)?;
+            let (client, own) = (cold.client_mac.load(), cold.own_mac.load());
+            let on_link =
+                address == ip.destination.to_be() && cold.client_ifindex.load() == fib.ifindex;
+            if !on_link || client & GROUP_BIT != 0 || own & GROUP_BIT != 0 {
+                return Err(Reason::NeighbourUnresolved);
+            }
+            let macs = Macs {
+                destination: packet::mac_bytes(client),
+                source: packet::mac_bytes(own),
+            };
+            Ok((
+                Exit {
+                    ifindex: fib.ifindex,
+                    macs,
+                },
+                0,
+            ))
+        }
+        FIB_FRAGMENTATION_NEEDED => Err(Reason::TooBig),
+        _ => Err(Reason::NoRoute),
+    }
+}

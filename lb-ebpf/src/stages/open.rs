@@ -1,0 +1,328 @@
+//! Opens a flow: survey the table, choose a backend, place the flow.
+
+use super::lookup::Known;
+use crate::{
+    clock,
+    maps::{self, Flows4, Scratch, ServicePool},
+    packet::{self, Ipv4, Tcp},
+};
+use aya_ebpf::programs::XdpContext;
+use lb_common::{
+    abi::{Service, Settings, algorithm, endpoint4, measure, ticks_between},
+    flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
+    hash,
+    pick::{self, Picked},
+    reason::Reason,
+    tcp::{Side, State, flags},
+};
+
+/// Surveys of a bucket that other CPUs write at the same time.
+const ATTEMPTS: u32 = 3;
+
+#[inline(always)]
+fn is_first_syn(tcp: &Tcp) -> bool {
+    tcp.flags & (flags::SYN | flags::ACK | flags::FIN | flags::RST) == flags::SYN
+}
+
+/// Whether a client's packet on an existing flow begins a new one: a SYN on a
+/// tuple that is over, or on one whose SYN was never answered by a backend that
+/// may not take new flows any more (cilium/cilium issue 32472).
+#[inline(always)]
+pub fn must_pick_again(found: &Found, tcp: &Tcp) -> bool {
+    if !is_first_syn(tcp) {
+        return false;
+    }
+    gives_way(found)
+}
+
+/// Whether a flow gives its place to a new one of the same tuple.
+#[inline(always)]
+fn gives_way(found: &Found) -> bool {
+    let state = meta::number(found.meta);
+    state.is_ended() || state.is(State::HalfOpen) && !may_take_new_flows(found.backend())
+}
+
+#[inline(always)]
+fn may_take_new_flows(backend: u16) -> bool {
+    match maps::backend(backend) {
+        Some(backend) => pick::takes_new_flows(backend.flags, backend.weight),
+        None => false,
+    }
+}
+
+/// Opens the flow of a SYN. A former flow of the same tuple gives its place to
+/// the new one.
+#[inline(always)]
+pub fn run(
+    ctx: &XdpContext,
+    settings: &Settings,
+    known: Known,
+    ip: &Ipv4,
+    tcp: &Tcp,
+    tick: u32,
+) -> Result<Twin, Reason> {
+    if !is_first_syn(tcp) {
+        return Err(Reason::NoFlow);
+    }
+    if ip.ttl <= 1 {
+        // Before anything is opened: no server would hear of this SYN, and its
+        // silence would be charged to it.
+        return Err(Reason::TtlExceeded);
+    }
+    let scratch = maps::scratch().ok_or(Reason::Internal)?;
+    let (client_mac, own_mac) = packet::macs(ctx);
+    let client = client_word(endpoint4(ip.source, tcp.source_port), ip.protocol);
+    scratch.opening = Opening {
+        home: hash::home(client, settings.hash_secret, settings.bucket_mask4),
+        client,
+        virtual_endpoint: endpoint4(ip.destination, tcp.destination_port),
+        backend_endpoint: 0,
+        backend: 0,
+        service: known.index as u16,
+        hop: 0,
+        sequence: tcp.sequence,
+        first_response: known.service.measure == measure::FIRST_RESPONSE,
+        tick,
+        micros: clock::micros(),
+        client_mac,
+        own_mac,
+        client_ifindex: ctx.ingress_ifindex() as u32,
+    };
+    scratch.service = known.index;
+    for _ in 0..ATTEMPTS {
+        match attempt(known.service.algorithm) {
+            OPENED => {
+                maps::count(Reason::NewFlow);
+                return Ok(opened(scratch));
+            }
+            FOUND => {
+                maps::count(Reason::SynRepeated);
+                return Ok(opened(scratch));
+            }
+            EXISTING => {
+                maps::count(Reason::Withdrawn);
+                return Ok(opened(scratch));
+            }
+            // The place is gone: survey afresh.
+            RACED => {}
+            NO_BACKEND => return Err(Reason::NoBackend),
+            COLLISION => return Err(Reason::TupleCollision),
+            FULL => break,
+            _ => return Err(Reason::Internal),
+        }
+    }
+    Err(Reason::TableFull)
+}
+
+#[inline(always)]
+fn opened(scratch: &Scratch) -> Twin {
+    Twin {
+        backend: scratch.opening.backend,
+        backend_endpoint: scratch.opening.backend_endpoint,
+    }
+}
+
+// What an attempt came to. Numbers, since a BPF function returns a scalar.
+const OPENED: u32 = 0;
+const EXISTING: u32 = 1;
+const RACED: u32 = 2;
+const NO_BACKEND: u32 = 3;
+const COLLISION: u32 = 4;
+const FULL: u32 = 5;
+const INTERNAL: u32 = 6;
+const SURVEYED: u32 = 7;
+const FOUND: u32 = 8;
+
+/// One survey, pick and placement of the flow in the scratch space.
+///
+/// The parts are global functions that take and give everything in the scratch
+/// space: the verifier judges each once, by itself, and their stack frames do
+/// not live at the same time.
+#[inline(always)]
+fn attempt(algorithm: u8) -> u32 {
+    let Some(scratch) = maps::scratch() else {
+        return INTERNAL;
+    };
+    let surveyed = steerline_survey();
+    if surveyed != SURVEYED {
+        return surveyed;
+    }
+    scratch.collided.set(0);
+    let picked = match algorithm {
+        algorithm::WEIGHTED_ROUND_ROBIN => steerline_weighted_round_robin(),
+        algorithm::ACA_CONNECTIONS => steerline_aca_connections(),
+        algorithm::ACA_SHARES => steerline_aca_shares(),
+        algorithm::WEIGHTED_LEAST_CONNECTIONS => steerline_weighted_least_connections(),
+        _ => 0,
+    };
+    if picked & CHOSEN == 0 {
+        return if scratch.collided.get() != 0 {
+            COLLISION
+        } else {
+            NO_BACKEND
+        };
+    }
+    let Some(backend) = maps::backend(picked as u16) else {
+        return INTERNAL;
+    };
+    let [a, b, c, d, ..] = backend.address;
+    scratch.opening.backend = picked as u16;
+    scratch.opening.backend_endpoint = endpoint4(u32::from_be_bytes([a, b, c, d]), backend.port);
+    let outcome = steerline_place();
+    if outcome == OPENED && picked & TRIAL != 0 {
+        maps::count(Reason::Trial);
+    }
+    outcome
+}
+
+/// Looks for places, unless the flow is there already.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_survey() -> u32 {
+    let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+        return INTERNAL;
+    };
+    let table = Flows4::new(settings);
+    let opening = &mut scratch.opening;
+    let found = flow::find(
+        &table,
+        opening.home,
+        opening.client,
+        Side::Client,
+        opening.virtual_endpoint,
+    );
+    let own = match found {
+        // A former flow of the tuple, or one whose SYN was never answered.
+        Some(found) if gives_way(&found) => Target::of(&found),
+        // Another CPU opened it in the meantime.
+        Some(found) => {
+            opening.backend = found.backend();
+            opening.backend_endpoint = found.backend_endpoint();
+            return FOUND;
+        }
+        None => Target::NONE,
+    };
+    match flow::survey(&table, opening.home, opening.client, own, opening.tick) {
+        Some(survey) => {
+            scratch.survey = survey;
+            SURVEYED
+        }
+        None => INTERNAL,
+    }
+}
+
+/// Bits of what the picks return, above the backend's index.
+const CHOSEN: u32 = 1 << 16;
+const TRIAL: u32 = 1 << 17;
+
+#[inline(always)]
+fn encode(picked: Option<Picked>) -> u32 {
+    match picked {
+        Some(Picked {
+            backend,
+            trial: false,
+        }) => CHOSEN | backend as u32,
+        Some(Picked {
+            backend,
+            trial: true,
+        }) => CHOSEN | TRIAL | backend as u32,
+        None => 0,
+    }
+}
+
+/// The backends of a service for the flow in the scratch space, and whether
+/// trial credits are about.
+#[inline(always)]
+fn pool<'a>(
+    settings: &'static Settings,
+    service: &'static Service,
+    scratch: &'a Scratch,
+    table: &'a Flows4,
+) -> (ServicePool<impl Fn(u64) -> bool + 'a>, bool) {
+    let age = ticks_between(settings.heartbeat, scratch.opening.tick);
+    let attended = age < settings.heartbeat_expiry;
+    let pool = ServicePool {
+        service: scratch.service,
+        members: service.members,
+        ring: service.ring,
+        attended,
+        refused: move |endpoint: u64| {
+            // Asked only of backends that may take new flows.
+            let paired = scratch.survey.paired.contains(table, endpoint);
+            if paired {
+                scratch.collided.set(1);
+            }
+            paired
+        },
+    };
+    (pool, attended && settings.trials != 0)
+}
+
+/// Defines the global function of a pick.
+macro_rules! pick {
+    ($(#[doc = $doc:literal])+ $name:ident, $pool:ident, $trials:ident => $pick:expr) => {
+        $(#[doc = $doc])+
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name() -> u32 {
+            let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+                return 0;
+            };
+            let Some(service) = maps::service(scratch.service) else { return 0 };
+            let table = Flows4::new(settings);
+            let ($pool, $trials) = pool(settings, service, scratch, &table);
+            encode($pick)
+        }
+    };
+}
+
+pick!(
+    /// See [`pick::weighted_round_robin`].
+    steerline_weighted_round_robin, pool, _trials =>
+    pick::weighted_round_robin(&pool).map(|backend| Picked { backend, trial: false })
+);
+pick!(
+    /// See [`pick::weighted_least_connections`].
+    steerline_weighted_least_connections, pool, _trials =>
+    pick::weighted_least_connections(&pool).map(|backend| Picked { backend, trial: false })
+);
+pick!(
+    /// See [`pick::aca_connections`].
+    steerline_aca_connections, pool, trials => pick::aca_connections(&pool, trials)
+);
+pick!(
+    /// See [`pick::aca_shares`].
+    steerline_aca_shares, pool, trials => pick::aca_shares(&pool, trials)
+);
+
+/// Puts the flow of the scratch space into the table.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_place() -> u32 {
+    let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+        return INTERNAL;
+    };
+    let table = Flows4::new(settings);
+    match flow::place(&table, &scratch.survey, &scratch.opening) {
+        Placed::Opened {
+            evicted_half_open,
+            spilled,
+            ..
+        } => {
+            if evicted_half_open {
+                maps::count(Reason::EvictedHalfOpen);
+            }
+            if spilled {
+                maps::count(Reason::Spilled);
+            }
+            OPENED
+        }
+        Placed::Existing(twin) => {
+            scratch.opening.backend = twin.backend;
+            scratch.opening.backend_endpoint = twin.backend_endpoint;
+            EXISTING
+        }
+        Placed::Raced => RACED,
+        Placed::Full => FULL,
+    }
+}
