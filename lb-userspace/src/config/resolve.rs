@@ -1,0 +1,268 @@
+//! Second stage: values against each other, and the typed configuration.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use lb_common::abi::{MAX_BACKENDS, MAX_SERVICES};
+
+use super::fields::{Field, quoted};
+use super::mistakes::Collector;
+use super::read::{RawBackend, RawFile, RawService};
+use super::types::{Algorithm, Backend, Config, Forwarding, Measure, Protocol, Service};
+
+/// Backend index 0 stays free, see the map ABI.
+const BACKENDS: usize = MAX_BACKENDS as usize - 1;
+const SERVICES: usize = MAX_SERVICES as usize;
+
+/// Where a name or an address was first seen: path and name of its owner.
+type Seen<K> = BTreeMap<K, String>;
+
+/// The typed configuration; `None` if a value that it needs is missing, which
+/// has been reported.
+pub(super) fn config(raw: RawFile, out: &mut Collector) -> Option<Config> {
+    counts(&raw.services, out);
+    let mut names = Seen::new();
+    let mut endpoints = Seen::new();
+    for service in &raw.services {
+        unique_name(&service.name, &service.path, &mut names, out);
+        unique_endpoint(service, &mut endpoints, out);
+    }
+    if raw.services.is_empty() {
+        let message = "no `[[service]]`: nothing is balanced";
+        out.warning(0, "service", message);
+    }
+    let services: Vec<Option<Service>> = raw
+        .services
+        .into_iter()
+        .map(|service| resolve_service(service, out))
+        .collect();
+    Some(Config {
+        data_plane: raw.data_plane,
+        control: raw.control,
+        services: services.into_iter().collect::<Option<_>>()?,
+    })
+}
+
+fn counts(services: &[RawService], out: &mut Collector) {
+    if let Some(first) = services.get(SERVICES) {
+        let message = format!(
+            "{} services are too many; {SERVICES} are possible",
+            services.len()
+        );
+        out.mistake(first.at, &first.path, message);
+    }
+    let mut backends = services.iter().flat_map(|service| &service.backends);
+    if let Some(first) = backends.nth(BACKENDS) {
+        let message = format!(
+            "{} backends over all services are too many; {BACKENDS} are possible",
+            BACKENDS + 1 + backends.count()
+        );
+        out.mistake(first.at, &first.path, message);
+    }
+}
+
+/// Reports a name that an earlier sibling has.
+fn unique_name(name: &Field<String>, path: &str, names: &mut Seen<String>, out: &mut Collector) {
+    let Some((name, at)) = name.spot() else {
+        return;
+    };
+    match names.get(name) {
+        Some(first) => {
+            let message = format!("{} is already the name of {first}", quoted(name));
+            out.mistake(at, &format!("{path}.name"), message);
+        }
+        None => {
+            names.insert(name.clone(), path.to_owned());
+        }
+    }
+}
+
+/// How messages call something that may have a usable name.
+fn called(path: &str, name: &Field<String>) -> String {
+    match name.spot() {
+        Some((name, _)) => format!("{path} ({})", quoted(name)),
+        None => path.to_owned(),
+    }
+}
+
+fn protocol_of(service: &RawService) -> Option<Protocol> {
+    match service.protocol {
+        Field::Absent => Some(Protocol::Tcp),
+        Field::Bad => None,
+        Field::Is(protocol, _) => Some(protocol),
+    }
+}
+
+fn unique_endpoint(
+    service: &RawService,
+    endpoints: &mut Seen<(IpAddr, u16, &'static str)>,
+    out: &mut Collector,
+) {
+    let (Some((address, at)), Some((port, _)), Some(protocol)) = (
+        service.address.spot(),
+        service.port.spot(),
+        protocol_of(service),
+    ) else {
+        return;
+    };
+    let key = (*address, *port, protocol.as_str());
+    match endpoints.get(&key) {
+        Some(first) => {
+            let message = format!("address, port and protocol are those of {first}");
+            out.mistake(at, &format!("{}.address", service.path), message);
+        }
+        None => {
+            endpoints.insert(key, called(&service.path, &service.name));
+        }
+    }
+}
+
+fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
+    backends_apart(&raw, out);
+    if raw.backends.is_empty() {
+        let message = "no `[[service.backend]]`: connections to this service are dropped";
+        out.warning(raw.at, &raw.path, message);
+    } else if raw.backends.iter().all(|backend| backend.weight == Some(0)) {
+        let message = "every backend has weight 0: new connections to this service are dropped";
+        out.warning(raw.at, &raw.path, message);
+    }
+    let protocol = protocol_of(&raw)?;
+    let measure = measure_of(&raw, protocol, out);
+    let forwarding = raw.forwarding;
+    if forwarding == Forwarding::Dsr && protocol == Protocol::Udp && raw.algorithm == Algorithm::Aca
+    {
+        let message = "direct return shows nothing of a UDP server's answers: `aca` has nothing to \
+                       measure there and goes by open flows alone";
+        out.warning(raw.at, &raw.path, message);
+    }
+    // Every backend is looked at before a missing value ends this.
+    let port = raw.port.value();
+    let backends: Vec<Option<Backend>> = raw
+        .backends
+        .into_iter()
+        .map(|backend| match forwarding {
+            Forwarding::Nat => resolve_backend(backend, port, out),
+            Forwarding::Dsr => resolve_direct(backend, port, out),
+        })
+        .collect();
+    Some(Service {
+        name: raw.name.value()?,
+        address: raw.address.value()?,
+        port: port?,
+        protocol,
+        forwarding: raw.forwarding,
+        algorithm: raw.algorithm,
+        measure: measure?,
+        announce: raw.announce,
+        drain_timeout: raw.drain_timeout,
+        aca: raw.aca,
+        inband_health: raw.inband_health,
+        backends: backends.into_iter().collect::<Option<_>>()?,
+    })
+}
+
+/// What a service measures, if that can be told.
+fn measure_of(raw: &RawService, protocol: Protocol, out: &mut Collector) -> Option<Measure> {
+    match (&raw.measure, protocol) {
+        (Field::Bad, _) => None,
+        (Field::Is(measure, _), Protocol::Tcp) => Some(*measure),
+        (Field::Absent, Protocol::Tcp) => Some(Measure::SynToFin),
+        (Field::Absent | Field::Is(Measure::FirstResponse, _), Protocol::Udp) => {
+            Some(Measure::FirstResponse)
+        }
+        (Field::Is(measure, at), Protocol::Udp) => {
+            let message = format!(
+                "UDP has neither SYN nor FIN, so `{measure}` cannot be measured; use \
+                 \"first-response\""
+            );
+            out.mistake(*at, &format!("{}.measure", raw.path), message);
+            None
+        }
+    }
+}
+
+/// The port of a backend, if it and what it may default to can be read.
+fn port_of(backend: &RawBackend, service: Option<u16>) -> Option<u16> {
+    match backend.port {
+        Field::Absent => service,
+        Field::Bad => None,
+        Field::Is(port, _) => Some(port),
+    }
+}
+
+fn backends_apart(service: &RawService, out: &mut Collector) {
+    let virtual_port = service.port.spot().map(|(port, _)| *port);
+    let mut names = Seen::new();
+    let mut endpoints = Seen::new();
+    for backend in &service.backends {
+        unique_name(&backend.name, &backend.path, &mut names, out);
+        let (Some((address, at)), Some(port)) =
+            (backend.address.spot(), port_of(backend, virtual_port))
+        else {
+            continue;
+        };
+        let path = format!("{}.address", backend.path);
+        if service.address.spot().map(|(address, _)| address) == Some(address)
+            && (virtual_port == Some(0) || virtual_port == Some(port))
+        {
+            let message = "this is the service itself: its packets would come back to it";
+            out.mistake(at, &path, message);
+        } else if let Some(first) = endpoints.get(&(*address, port)) {
+            let message = format!("address and port are those of {first}");
+            out.mistake(at, &path, message);
+        } else {
+            let owner = called(&backend.path, &backend.name);
+            endpoints.insert((*address, port), owner);
+        }
+    }
+}
+
+/// A backend in direct return. It gets packets as clients sent them, to the
+/// service's own port.
+fn resolve_direct(
+    raw: RawBackend,
+    virtual_port: Option<u16>,
+    out: &mut Collector,
+) -> Option<Backend> {
+    if let (Field::Is(port, at), Some(service)) = (&raw.port, virtual_port)
+        && *port != service
+    {
+        let message = "direct return (`forwarding = \"dsr\"`) changes no port: leave `port` out, \
+                       the server listens on the service's";
+        out.mistake(*at, &format!("{}.port", raw.path), message);
+        return None;
+    }
+    Some(Backend {
+        name: raw.name.value()?,
+        address: raw.address.value()?,
+        port: virtual_port?,
+        weight: raw.weight?,
+    })
+}
+
+fn resolve_backend(
+    raw: RawBackend,
+    virtual_port: Option<u16>,
+    out: &mut Collector,
+) -> Option<Backend> {
+    let port = port_of(&raw, virtual_port);
+    if port == Some(0) {
+        let path = format!("{}.port", raw.path);
+        let every = "a backend needs a port: the service has every port (`port = 0`), and keeping \
+                     the client's is not available in this version; write 1 to 65535";
+        match raw.port {
+            Field::Is(_, at) if virtual_port == Some(0) => out.mistake(at, &path, every),
+            Field::Is(_, at) => {
+                out.mistake(at, &path, "0 is out of range; 1 to 65535 is possible");
+            }
+            Field::Absent | Field::Bad => out.absence(raw.at, &path, every),
+        }
+        return None;
+    }
+    Some(Backend {
+        name: raw.name.value()?,
+        address: raw.address.value()?,
+        port: port?,
+        weight: raw.weight?,
+    })
+}

@@ -1,0 +1,257 @@
+//! The typed configuration: what the daemon runs on. Every value is in range
+//! and every default is filled in.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Declares an enum of configuration values with the spelling of each, once.
+/// `later` lists the format's values that this version does not have.
+macro_rules! spelled {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $($(#[$variant_meta:meta])* $variant:ident = $spelling:literal,)+
+        }
+        later: [$($later:literal),* $(,)?]
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant,)+
+        }
+
+        impl $name {
+            /// The value as the configuration file spells it.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $spelling,)+
+                }
+            }
+
+            /// Every spelling of the format; `None`: not in this version.
+            pub(super) const SPELLINGS: &'static [(&'static str, Option<Self>)] = &[
+                $(($spelling, Some(Self::$variant)),)+
+                $(($later, None),)*
+            ];
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+
+/// A whole configuration file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `[data_plane]`
+    pub data_plane: DataPlane,
+    /// `[control]`
+    pub control: Control,
+    /// `[[service]]`, in file order, at most [`lb_common::abi::MAX_SERVICES`].
+    pub services: Vec<Service>,
+}
+
+/// Where the XDP program runs and how much it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataPlane {
+    /// Interfaces that get the XDP program: at least one, each once.
+    pub interfaces: Vec<String>,
+    /// How the program is attached.
+    pub mode: Mode,
+    /// Sizes of the flow tables.
+    pub flow_table: FlowTable,
+    /// Absolute path of a directory on a BPF filesystem for maps and links.
+    pub pin_directory: PathBuf,
+    /// Attach again to an interface that lost the program.
+    pub reattach: bool,
+}
+
+spelled! {
+    /// How XDP is attached to an interface.
+    pub enum Mode {
+        /// In the driver; an interface whose driver cannot is an error.
+        Native = "native",
+        /// In the kernel's generic hook: any interface, slower.
+        Generic = "generic",
+        /// In the driver where it can, else generic.
+        Auto = "auto",
+    }
+    later: []
+}
+
+/// Live flows guaranteed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowTable {
+    /// IPv4 flows, 1,024 to 16,777,216.
+    pub ipv4: u32,
+}
+
+/// How the daemon is reached and where it keeps what must survive it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Control {
+    /// Absolute path of the daemon's Unix socket.
+    pub socket: PathBuf,
+    /// Absolute path of the directory for learned state.
+    pub state_directory: PathBuf,
+}
+
+/// A virtual service: what clients connect to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    /// Unique name, 1 to [`lb_common::abi::NAME_BYTES`] bytes without `/`,
+    /// white space or control characters.
+    pub name: String,
+    /// The virtual address (VIP). IPv4 in this version.
+    pub address: IpAddr,
+    /// The virtual port; 0 is every port that no other service names.
+    pub port: u16,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// How packets reach the backends.
+    pub forwarding: Forwarding,
+    /// How a new flow's backend is chosen.
+    pub algorithm: Algorithm,
+    /// Which time of a flow counts as its response time.
+    pub measure: Measure,
+    /// Who answers for the VIP on the network.
+    pub announce: Announce,
+    /// How long a drained backend's flows may go on, 0 to 24 h.
+    pub drain_timeout: Duration,
+    /// `[service.aca]`
+    pub aca: Aca,
+    /// `[service.inband_health]`
+    pub inband_health: InbandHealth,
+    /// `[[service.backend]]`, in file order.
+    pub backends: Vec<Backend>,
+}
+
+spelled! {
+    /// Transport protocol of a service.
+    pub enum Protocol {
+        /// TCP.
+        Tcp = "tcp",
+        /// UDP.
+        Udp = "udp",
+    }
+    later: []
+}
+
+spelled! {
+    /// How packets reach the backends.
+    pub enum Forwarding {
+        /// The destination is rewritten; replies return through this box.
+        Nat = "nat",
+        /// Direct return: only the MAC address is rewritten; servers hold the
+        /// VIP on a loopback and answer clients themselves.
+        Dsr = "dsr",
+    }
+    later: ["full-nat", "ipip", "gue", "transparent"]
+}
+
+spelled! {
+    /// How a new flow's backend is chosen.
+    pub enum Algorithm {
+        /// Runs of `weight` flows each, in configuration order (Cisco IOS SLB).
+        WeightedRoundRobin = "weighted-round-robin",
+        /// Fewest connections by weight (Cisco IOS SLB).
+        WeightedLeastConnections = "weighted-least-connections",
+        /// By measured response time (Cisco CSS ACA).
+        Aca = "aca",
+    }
+    later: ["response", "source-hash", "destination-hash", "maglev"]
+}
+
+spelled! {
+    /// Which time of a flow counts as its response time.
+    pub enum Measure {
+        /// From the client's SYN to the server's FIN. With keep-alive this is
+        /// mostly the client's idle time.
+        SynToFin = "syn-to-fin",
+        /// From the client's SYN to the server's SYN-ACK.
+        SynToSynAck = "syn-to-syn-ack",
+        /// From the client's first data to the server's first data after it.
+        FirstResponse = "first-response",
+    }
+    later: ["request-to-response"]
+}
+
+spelled! {
+    /// Who answers for a VIP on the network.
+    pub enum Announce {
+        /// The daemon puts the VIP on the interface and announces it by ARP.
+        Address = "address",
+        /// Somebody else: a route to this box, or another daemon.
+        None = "none",
+    }
+    later: []
+}
+
+/// Parameters of Cisco CSS's Arrowpoint Content Awareness load, see
+/// `docs/configuration.md`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Aca {
+    /// Response time that one unit of load stands for: whole
+    /// milliseconds, 1 ms to 1,000,000 s.
+    /// CSS: `load step`, 10 ms.
+    pub load_step: Duration,
+    /// Widen the step so that the slowest backend's load is at most 254.
+    pub dynamic_step: bool,
+    /// A backend whose load exceeds this takes no new flows, 2 to 254.
+    pub load_threshold: u8,
+    /// Time between reports, 100 ms to 1,000,000,000 s; 0: none. CSS: `load
+    /// teardown-timer`, 20 s there; 2 s here, see `pick`.
+    pub teardown_interval: Duration,
+    /// Age at which a backend's times are forgotten, and how long one over the
+    /// threshold stays out, 0 to 1,000,000,000 s; 0: never. CSS: 60 s.
+    pub ageout: Duration,
+    /// What the load is used for.
+    pub pick: Pick,
+    /// Weight of a new report that is worse than what is known, above 0 and
+    /// at most 1; at 1 the last report wins, as on the CSS.
+    pub smoothing: f64,
+    /// Bytes in both directions from which a flow is "long". CSS: 15K.
+    pub short_flow_bytes: u32,
+}
+
+spelled! {
+    /// How ACA turns response times into choices.
+    pub enum Pick {
+        /// Fewest live connections, weighed by relative response time.
+        Connections = "connections",
+        /// Shares proportional to 1/(load − 1), as on the CSS.
+        Shares = "shares",
+    }
+    later: []
+}
+
+/// What counts as a failed connection. This version counts failures and never
+/// removes a backend for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InbandHealth {
+    /// Time without a SYN-ACK after which a SYN has failed, 250 ms to 120 s.
+    pub syn_timeout: Duration,
+}
+
+/// A server behind a service.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Backend {
+    /// Name, unique in its service; same rules as [`Service::name`].
+    pub name: String,
+    /// Address of the server. IPv4 in this version.
+    pub address: IpAddr,
+    /// Port of the server, 1 to 65535. In direct return the service's, which
+    /// may be 0 for every port.
+    pub port: u16,
+    /// Relative capacity; 0 takes no new flows. IOS SLB: 0 to 65535, 8.
+    pub weight: u16,
+}

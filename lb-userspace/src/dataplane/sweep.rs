@@ -1,0 +1,346 @@
+//! The controller's pass over the flow table: expires what timed out, finds
+//! who still holds an index, and reconciles the books.
+
+use super::Maps;
+use anyhow::Result;
+use lb_common::{
+    abi::{Cold, Live, MAX_BACKENDS, MAX_HOPS, SpillKey, ticks_between},
+    flow::{self, Bucket, ColdWays, LiveWords, Way, meta},
+    tcp::State,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a complete pass found.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    /// Flows past the handshake.
+    pub active: u64,
+    /// Flows in the handshake.
+    pub half_open: u64,
+    /// Flows of which the table or the spill holds a way, lingering included,
+    /// by backend index.
+    pub held: Vec<bool>,
+    /// Next hops that a flow names, by index.
+    pub hops: Vec<bool>,
+    /// Flows in the spill.
+    pub spilled: u64,
+    /// Counts that were wrong in two passes although nothing moved, and were
+    /// corrected. Zero unless something is broken.
+    pub reconciled: u64,
+    /// Flows ended on request ([`Sweeper::end_flows`]), by backend index.
+    pub ended: BTreeMap<u32, u64>,
+}
+
+/// Counts of one backend's flows as a pass met them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    half_open: u64,
+    active: u64,
+}
+
+/// A pass over the table, in steps of a bounded number of buckets.
+pub struct Sweeper {
+    position: u32,
+    tallies: Vec<Tally>,
+    books: Vec<Live>,
+    /// By how much the books were off in the last pass, and for which books.
+    suspects: Vec<Option<(Tally, Live)>>,
+    pass: Pass,
+    /// Spill entries that were free in the last pass; free again, they go.
+    empty_spills: Vec<SpillKey>,
+    quiet_spill_passes: u32,
+    /// Backends whose flows are to be ended.
+    ending: BTreeSet<u32>,
+    /// How many more this step may end.
+    budget: u32,
+}
+
+/// Most flows that one step ends on request; the rest wait for later passes.
+/// Ten steps a second make 80,000 flows a second, each a swap of one word and
+/// an addition, a few milliseconds in all.
+const MOST_ENDED: u32 = 8_192;
+
+fn empty_pass() -> Pass {
+    Pass {
+        active: 0,
+        half_open: 0,
+        held: vec![false; MAX_BACKENDS as usize],
+        hops: vec![false; MAX_HOPS as usize],
+        spilled: 0,
+        reconciled: 0,
+        ended: BTreeMap::new(),
+    }
+}
+
+impl Sweeper {
+    /// At the beginning of a pass.
+    pub fn new(maps: &Maps) -> Self {
+        let mut sweeper = Self {
+            position: 0,
+            tallies: Vec::new(),
+            books: Vec::new(),
+            suspects: vec![None; MAX_BACKENDS as usize],
+            pass: empty_pass(),
+            empty_spills: Vec::new(),
+            quiet_spill_passes: 0,
+            ending: BTreeSet::new(),
+            budget: 0,
+        };
+        sweeper.begin(maps);
+        sweeper
+    }
+
+    fn begin(&mut self, maps: &Maps) {
+        self.position = 0;
+        self.tallies = vec![Tally::default(); MAX_BACKENDS as usize];
+        self.books = (0..MAX_BACKENDS)
+            .map(|index| maps.live.read(index))
+            .collect();
+        self.pass = empty_pass();
+    }
+
+    /// Whether to end the flows of a backend, from the next step on, as each is
+    /// met. Those that linger after their end are left to.
+    pub fn end_flows(&mut self, backend: u32, end: bool) {
+        if end {
+            self.ending.insert(backend);
+        } else {
+            self.ending.remove(&backend);
+        }
+    }
+
+    /// Backends whose flows are being ended.
+    pub fn ending(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ending.iter().copied()
+    }
+
+    /// Goes over `buckets` buckets. At the end of a pass, what it found.
+    ///
+    /// # Errors
+    /// What the kernel answers about the spill.
+    pub fn step(&mut self, maps: &mut Maps, now: u32, buckets: u32) -> Result<Option<Pass>> {
+        self.budget = MOST_ENDED;
+        let timeouts = maps.settings.read(0).timeouts;
+        let end = maps.flows4.len().min(self.position.saturating_add(buckets));
+        while self.position < end {
+            let bucket: &Bucket = maps.flows4.view(self.position);
+            for (number, way) in bucket.ways.iter().enumerate() {
+                let position = self.position;
+                let repeats = || {
+                    let cold: &ColdWays = maps.cold4.view(position);
+                    cold.ways[number].syn_repeats.load()
+                };
+                self.visit(maps, way, now, &timeouts, repeats);
+            }
+            self.position += 1;
+        }
+        if self.position < maps.flows4.len() {
+            return Ok(None);
+        }
+        self.sweep_spill(maps, now, &timeouts)?;
+        self.reconcile(maps);
+        let pass = std::mem::replace(&mut self.pass, empty_pass());
+        self.begin(maps);
+        Ok(Some(pass))
+    }
+
+    fn visit(
+        &mut self,
+        maps: &Maps,
+        way: &Way,
+        now: u32,
+        timeouts: &[u32],
+        repeats: impl Fn() -> u32,
+    ) {
+        if !meta::is_flow(way.meta.load()) {
+            return;
+        }
+        let live = |backend: u16| {
+            (u32::from(backend) < MAX_BACKENDS).then(|| maps.live.view::<LiveWords>(backend.into()))
+        };
+        let timeout = |state: State| timeouts[state as usize];
+        if flow::expire(way, now, timeout, live, repeats).is_some() || self.end(maps, way) {
+            return;
+        }
+        let word = way.meta.load();
+        if meta::is_flow(word) {
+            self.tally(word, way.virtual_end.load() as u16);
+        }
+    }
+
+    /// Frees a way whose backend's flows are to be ended; whether it did. One
+    /// that a packet changes at this moment is left to the next pass.
+    fn end(&mut self, maps: &Maps, way: &Way) -> bool {
+        if self.ending.is_empty() {
+            return false;
+        }
+        let word = way.meta.load();
+        let backend = u32::from(way.virtual_end.load() as u16);
+        // The generation in `word` vouches for the backend that was read.
+        if !self.may_end(word, backend)
+            || !way.meta.replace(word, meta::successor(word, State::Free))
+        {
+            return false;
+        }
+        self.count_ended(maps, word, backend);
+        true
+    }
+
+    fn may_end(&self, word: u64, backend: u32) -> bool {
+        let state = meta::state(word);
+        self.budget > 0
+            && self.ending.contains(&backend)
+            && backend < MAX_BACKENDS
+            && (state.is_half_open() || state.is_active())
+    }
+
+    /// An end that is not the backend's failure, whatever state the flow was
+    /// in.
+    fn count_ended(&mut self, maps: &Maps, word: u64, backend: u32) {
+        let live: &LiveWords = maps.live.view(backend);
+        if meta::state(word).is_half_open() {
+            live.half_closed.add(1);
+        } else {
+            live.closed.add(1);
+        }
+        self.budget -= 1;
+        *self.pass.ended.entry(backend).or_default() += 1;
+    }
+
+    fn tally(&mut self, word: u64, backend: u16) {
+        let state = meta::state(word);
+        let index = usize::from(backend);
+        if let Some(held) = self.pass.held.get_mut(index) {
+            *held = true;
+        }
+        if let Some(hop) = self.pass.hops.get_mut(usize::from(meta::hop(word))) {
+            *hop = true;
+        }
+        let Some(tally) = self.tallies.get_mut(index) else {
+            return;
+        };
+        if state.is_half_open() {
+            tally.half_open += 1;
+            self.pass.half_open += 1;
+        } else if state.is_active() {
+            tally.active += 1;
+            self.pass.active += 1;
+        }
+    }
+
+    /// The spill is a kernel hash without a memory mapping: entries are read by
+    /// copy. One that timed out is expired by replacing its value, one that was
+    /// free for a whole pass is removed.
+    fn sweep_spill(&mut self, maps: &mut Maps, now: u32, timeouts: &[u32]) -> Result<()> {
+        let keys: Vec<SpillKey> = maps.spill4.keys().collect::<Result<_, _>>()?;
+        let mut empty = Vec::new();
+        for key in &keys {
+            let Ok(mut entry) = maps.spill4.get(key, 0) else {
+                continue;
+            };
+            let word = entry.way.meta;
+            if meta::is_flow(word) {
+                let state = meta::state(word);
+                let repeats = entry.cold.syn_repeats;
+                let backend = entry.way.virtual_end as u16;
+                if ticks_between(meta::tick(word), now) < timeouts[state as usize] {
+                    if self.may_end(word, backend.into()) {
+                        // A packet that changes it at this very moment is lost
+                        // with the old value; `reconcile` mends the books.
+                        entry.way.meta = meta::successor(word, State::Free);
+                        entry.cold = Cold::default();
+                        maps.spill4.insert(key, entry, 0)?;
+                        self.count_ended(maps, word, backend.into());
+                        empty.push(*key);
+                        continue;
+                    }
+                    self.pass.spilled += 1;
+                    self.tally(word, backend);
+                    continue;
+                }
+                // Silent for its whole timeout: no packet is about to touch it.
+                entry.way.meta = meta::successor(word, State::Free);
+                entry.cold = Cold::default();
+                maps.spill4.insert(key, entry, 0)?;
+                if u32::from(backend) < MAX_BACKENDS {
+                    let live = maps.live.view::<LiveWords>(backend.into());
+                    flow::count_expired(live, word, repeats);
+                }
+            }
+            if self.empty_spills.contains(key) {
+                maps.spill4.remove(key)?;
+            } else {
+                empty.push(*key);
+            }
+        }
+        self.empty_spills = empty;
+        self.quiet_spill_passes = if keys.is_empty() {
+            self.quiet_spill_passes + 1
+        } else {
+            0
+        };
+        if self.quiet_spill_passes == 2 {
+            // Nobody spilled for two passes: buckets need not look there. One
+            // that spills at this very moment marks its bucket again with the
+            // next flow; its own packets find the mark set after the insert.
+            self.unmark(maps)?;
+        }
+        Ok(())
+    }
+
+    fn unmark(&self, maps: &Maps) -> Result<()> {
+        for index in 0..maps.flows4.len() {
+            let bucket: &Bucket = maps.flows4.view(index);
+            let word = bucket.ways[0].meta.load();
+            if word & meta::SPILLED == 0 {
+                continue;
+            }
+            bucket.ways[0].meta.replace(word, word & !meta::SPILLED);
+            if maps.spill4.keys().next().is_some() {
+                bucket.ways[0].meta.set_bits(meta::SPILLED);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Corrects books that were off by the same amount in two passes during
+    /// which they did not move. Differences are added, never a count stored: a
+    /// packet may open or close a flow at this very moment.
+    fn reconcile(&mut self, maps: &Maps) {
+        for index in 1..MAX_BACKENDS {
+            let at = index as usize;
+            let now = maps.live.read(index);
+            let moved = |a: &Live, b: &Live| {
+                (a.half_opened, a.half_closed, a.opened, a.closed)
+                    != (b.half_opened, b.half_closed, b.opened, b.closed)
+            };
+            let tally = self.tallies[at];
+            let booked = Tally {
+                half_open: now.half_opened.wrapping_sub(now.half_closed),
+                active: now.opened.wrapping_sub(now.closed),
+            };
+            if moved(&self.books[at], &now) || booked == tally {
+                self.suspects[at] = None;
+                continue;
+            }
+            match self.suspects[at] {
+                Some((before, books)) if before == tally && !moved(&books, &now) => {
+                    let live: &LiveWords = maps.live.view(index);
+                    live.half_closed
+                        .add(booked.half_open.wrapping_sub(tally.half_open));
+                    live.closed.add(booked.active.wrapping_sub(tally.active));
+                    self.pass.reconciled += 1;
+                    self.suspects[at] = None;
+                    tracing::warn!(
+                        backend = index,
+                        ?booked,
+                        ?tally,
+                        "the counts of a backend did not match the flow table and were corrected"
+                    );
+                }
+                _ => self.suspects[at] = Some((tally, now)),
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Steerline's daemon and command line, as a library so that the packet tables
+//! and scenarios in `tests` drive the same code.
+
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod dataplane;
+pub mod net;
+pub mod status;
