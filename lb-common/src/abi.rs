@@ -145,6 +145,14 @@ pub mod algorithm {
     pub const WEIGHTED_LEAST_CONNECTIONS: u8 = 4;
 }
 
+/// How a service's packets reach its backends, [`Service::forwarding`].
+pub mod forwarding {
+    /// Destination rewritten; replies come back through us.
+    pub const NAT: u8 = 1;
+    /// MAC address rewritten; the server answers the client directly.
+    pub const DSR: u8 = 2;
+}
+
 /// What a service measures on each flow, [`Service::measure`].
 pub mod measure {
     /// SYN to the server's FIN (or the flow's end without one).
@@ -175,8 +183,10 @@ pub struct Service {
     pub algorithm: u8,
     /// See [`measure`].
     pub measure: u8,
+    /// See [`forwarding`].
+    pub forwarding: u8,
     /// Visible padding, zero.
-    pub padding: [u8; 2],
+    pub padding: u8,
     /// Bytes in both directions from which a flow is "long".
     pub short_flow_bytes: u32,
     /// Visible padding, zero.
@@ -250,6 +260,9 @@ pub mod backend_flags {
     pub const PRESENT: u32 = 1;
     /// May take new flows (together with a weight above 0).
     pub const UP: u32 = 2;
+    /// No longer configured: its datagrams go to another backend at once, its
+    /// TCP flows go on.
+    pub const REMOVED: u32 = 4;
 }
 
 /// What the packet path knows of a backend. Map `BACKENDS`, memory-mapped;
@@ -422,8 +435,9 @@ pub struct Cold {
     pub request_us: u32,
     /// Microseconds from the SYN to the server's first data after it; 0: none.
     pub response_us: u32,
-    /// Visible padding, zero.
-    pub padding0: u32,
+    /// In direct return: sequence number after the client's last data, at its
+    /// FIN or reset; before that, what its first request acknowledged.
+    pub client_end: u32,
     /// Sequence number of the first byte of data, client to server.
     pub client_start: u32,
     /// The same, server to client.

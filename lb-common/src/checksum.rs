@@ -34,6 +34,19 @@ impl Delta {
         sum = (sum & 0xffff) + (sum >> 16);
         !(sum as u16)
     }
+
+    /// The same for UDP, whose zero means "none": one that is zero stays so, and
+    /// one that becomes zero is sent as all ones (RFC 768).
+    #[inline(always)]
+    pub const fn apply_udp(self, checksum: u16) -> u16 {
+        if checksum == 0 {
+            return 0;
+        }
+        match self.apply(checksum) {
+            0 => 0xffff,
+            changed => changed,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +69,14 @@ mod tests {
     fn the_example_of_rfc_1624() {
         // Section 4: HC = DD2F, m = 5555, m' = 3285 gives HC' = 0000.
         assert_eq!(Delta::new().word(0x5555, 0x3285).apply(0xdd2f), 0x0000);
+    }
+
+    #[test]
+    fn udp_knows_no_checksum_of_zero() {
+        let delta = Delta::new().word(0x5555, 0x3285);
+        assert_eq!(delta.apply_udp(0xdd2f), 0xffff);
+        assert_eq!(delta.apply_udp(0), 0);
+        assert_eq!(delta.apply_udp(0x1234), delta.apply(0x1234));
     }
 
     #[test]

@@ -53,7 +53,8 @@ reasons! {
     PassedNotReady = 5, "passed_not_ready", false;
     /// Passed: an IPv4 fragment.
     PassedFragment = 6, "passed_fragment", false;
-    /// Passed: ICMP and other protocols that no service balances.
+    /// Passed: ICMP other than a ping of a VIP, and protocols that no service
+    /// balances.
     PassedProtocol = 7, "passed_protocol", false;
     /// Dropped: headers that contradict each other or the frame's length.
     Malformed = 8, "malformed", true;
@@ -87,8 +88,10 @@ reasons! {
     Withdrawn = 22, "withdrawn", false;
     /// Passed: too short, or broken before its addresses; the kernel judges it.
     PassedMalformed = 23, "passed_malformed", false;
+    /// Answered: a ping of a VIP.
+    EchoAnswered = 24, "echo_answered", false;
     /// Dropped: the program met a state that its own rules exclude.
-    Internal = 24, "internal", true;
+    Internal = 25, "internal", true;
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
-//! What one TCP segment does to a flow: a pure transition, spelled out arm by
-//! arm.
+//! What one packet does to a flow: a pure transition, spelled out arm by arm.
+//!
+//! Most of it is TCP. Datagrams know two states only: the client alone was
+//! heard, or both. In direct return nothing of the server is seen, and the
+//! client's own segments must do ([`Side::ClientAlone`]).
 //!
 //! A balancer that forwards both directions sees every segment but must not
 //! believe all of them. A reset can be forged by anyone who guesses the tuple
@@ -45,6 +48,10 @@ pub enum State {
     Closed = 7,
     /// One side sent a reset. Lingers, and comes back if that side speaks.
     Reset = 8,
+    /// Datagrams of the client were forwarded. Counts as half-open.
+    Datagram = 9,
+    /// The server answered them, or the client went on. Counts as active.
+    Conversing = 10,
 }
 
 impl State {
@@ -61,6 +68,8 @@ impl State {
             6 => Self::ServerFin,
             7 => Self::Closed,
             8 => Self::Reset,
+            9 => Self::Datagram,
+            10 => Self::Conversing,
             _ => Self::Busy,
         }
     }
@@ -68,13 +77,16 @@ impl State {
     /// Counted in `half_opened − half_closed`.
     #[inline(always)]
     pub const fn is_half_open(self) -> bool {
-        matches!(self, Self::HalfOpen | Self::Answered)
+        matches!(self, Self::HalfOpen | Self::Answered | Self::Datagram)
     }
 
     /// Counted in `opened − closed`: past the handshake, closing included.
     #[inline(always)]
     pub const fn is_active(self) -> bool {
-        matches!(self, Self::Established | Self::ClientFin | Self::ServerFin)
+        matches!(
+            self,
+            Self::Established | Self::ClientFin | Self::ServerFin | Self::Conversing
+        )
     }
 
     /// Over, lingering.
@@ -91,6 +103,8 @@ pub enum Side {
     Client,
     /// The backend.
     Server,
+    /// The client, in a flow whose server answers it directly.
+    ClientAlone,
 }
 
 /// What a transition needs of a segment.
@@ -136,10 +150,15 @@ pub struct Step {
 }
 
 /// Bit per [`State`] that is in the handshake.
-const HALF_OPEN_STATES: u64 = 1 << State::HalfOpen as u64 | 1 << State::Answered as u64;
+const HALF_OPEN_STATES: u64 =
+    1 << State::HalfOpen as u64 | 1 << State::Answered as u64 | 1 << State::Datagram as u64;
 /// Bit per [`State`] that counts as active.
-const ACTIVE_STATES: u64 =
-    1 << State::Established as u64 | 1 << State::ClientFin as u64 | 1 << State::ServerFin as u64;
+const ACTIVE_STATES: u64 = 1 << State::Established as u64
+    | 1 << State::ClientFin as u64
+    | 1 << State::ServerFin as u64
+    | 1 << State::Conversing as u64;
+/// Bit per [`State`] of datagrams.
+const DATAGRAM_STATES: u64 = 1 << State::Datagram as u64 | 1 << State::Conversing as u64;
 /// Bit per [`State`] that lingers.
 const ENDED_STATES: u64 = 1 << State::Closed as u64 | 1 << State::Reset as u64;
 
@@ -168,6 +187,12 @@ impl Number {
         ENDED_STATES >> self.0 & 1 != 0
     }
 
+    /// A state of datagrams.
+    #[inline(always)]
+    pub const fn is_datagram(self) -> bool {
+        DATAGRAM_STATES >> self.0 & 1 != 0
+    }
+
     /// Whether it is this state.
     #[inline(always)]
     pub const fn is(self, state: State) -> bool {
@@ -188,7 +213,7 @@ impl Transition {
         table_index(
             state.0 as usize & 0xf,
             reset_by_client,
-            matches!(segment.side, Side::Server),
+            segment.side as usize,
             segment.flags,
             segment.has_payload,
         ) as u64
@@ -198,6 +223,18 @@ impl Transition {
     #[inline(always)]
     pub fn at(index: u64) -> Self {
         Self(STEPS[index as usize & (TABLE - 1)] as u64)
+    }
+
+    /// Its number.
+    #[inline(always)]
+    pub const fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// The transition that was [`Transition::packed`].
+    #[inline(always)]
+    pub const fn again(packed: u64) -> Self {
+        Self(packed)
     }
 
     /// The state after it.
@@ -225,25 +262,21 @@ impl Transition {
     }
 }
 
-/// Entries of [`STEPS`]: 16 states, 2 origins of a reset, 2 sides, 16
-/// combinations of FIN, SYN, RST and ACK, with payload or without.
-const TABLE: usize = 16 * 2 * 2 * 16 * 2;
+/// Entries of [`STEPS`]: 16 states, 2 origins of a reset, 4 sides (one of them
+/// unused), 16 combinations of FIN, SYN, RST and ACK, with payload or without.
+const TABLE: usize = 16 * 2 * 4 * 16 * 2;
 
 #[inline(always)]
 const fn table_index(
     state: usize,
     reset_by_client: bool,
-    from_server: bool,
+    side: usize,
     bits: u8,
     has_payload: bool,
 ) -> usize {
     // FIN, SYN, RST are bits 0 to 2; ACK is bit 4.
     let bits = (bits & 7 | (bits & flags::ACK) >> 1) as usize;
-    state << 7
-        | (reset_by_client as usize) << 6
-        | (from_server as usize) << 5
-        | bits << 1
-        | has_payload as usize
+    state << 8 | (reset_by_client as usize) << 7 | side << 5 | bits << 1 | has_payload as usize
 }
 
 /// Bits 0..4: the state, 4..6: the end if it was not reported (0 none, 1
@@ -255,18 +288,18 @@ static STEPS: [u8; TABLE] = {
         let bits = (index >> 1 & 0xf) as u8;
         let past = Past {
             reported: false,
-            reset_by_client: index >> 6 & 1 != 0,
+            reset_by_client: index >> 7 & 1 != 0,
         };
         let segment = Segment {
-            side: if index >> 5 & 1 != 0 {
-                Side::Server
-            } else {
-                Side::Client
+            side: match index >> 5 & 3 {
+                0 => Side::Client,
+                1 => Side::Server,
+                _ => Side::ClientAlone,
             },
             flags: bits & 7 | (bits & 8) << 1,
             has_payload: index & 1 != 0,
         };
-        let step = step(State::from_number((index >> 7) as u8), past, segment);
+        let step = step(State::from_number((index >> 8) as u8), past, segment);
         let end = match step.end {
             End::None => 0,
             End::Regular => 1,
@@ -294,7 +327,62 @@ const fn ended(past: Past, segment: Segment, state: State, end: End) -> Step {
     Step {
         state,
         end: if past.reported { End::None } else { end },
-        reset_by_client: matches!(segment.side, Side::Client),
+        reset_by_client: !matches!(segment.side, Side::Server),
+    }
+}
+
+/// The transition in direct return, where the server's segments are not seen.
+/// The client's FIN ends the flow: whichever side closes first, the client has
+/// little more to say then. What it still says is forwarded, and prolongs the
+/// linger. Data beyond that end shows that the FIN or reset was not the
+/// client's; the caller passes `has_payload` for such data only.
+const fn step_alone(state: State, past: Past, segment: Segment) -> Step {
+    let stay = to(past, state);
+    match state {
+        State::Free | State::Busy => stay,
+        State::HalfOpen => {
+            if has(segment, flags::RST) {
+                ended(past, segment, State::Closed, End::None)
+            } else if has(segment, flags::SYN) || !has(segment, flags::ACK) {
+                stay
+            } else if has(segment, flags::FIN) {
+                ended(past, segment, State::Closed, End::Regular)
+            } else {
+                to(past, State::Established)
+            }
+        }
+        // Not states of such a flow; spelled out for the sake of the table.
+        State::Answered | State::ClientFin | State::ServerFin => stay,
+        State::Established => {
+            if has(segment, flags::RST) {
+                ended(past, segment, State::Reset, End::Regular)
+            } else if has(segment, flags::FIN) {
+                ended(past, segment, State::Closed, End::Regular)
+            } else {
+                stay
+            }
+        }
+        State::Closed | State::Reset => {
+            let live = segment.has_payload && has(segment, flags::ACK);
+            if live && !has(segment, flags::RST) && !has(segment, flags::SYN) {
+                if has(segment, flags::FIN) {
+                    stay
+                } else {
+                    to(past, State::Established)
+                }
+            } else {
+                stay
+            }
+        }
+        // A second datagram a while later: the client found something there.
+        State::Datagram => {
+            if segment.has_payload {
+                to(past, State::Conversing)
+            } else {
+                stay
+            }
+        }
+        State::Conversing => stay,
     }
 }
 
@@ -303,7 +391,12 @@ const fn ended(past: Past, segment: Segment, state: State, end: End) -> Step {
 pub const fn step(state: State, past: Past, segment: Segment) -> Step {
     let stay = to(past, state);
     match (state, segment.side) {
+        (_, Side::ClientAlone) => step_alone(state, past, segment),
         (State::Free | State::Busy, _) => stay,
+
+        (State::Datagram, Side::Client) => stay,
+        (State::Datagram, Side::Server) => ended(past, segment, State::Conversing, End::Regular),
+        (State::Conversing, _) => stay,
 
         (State::HalfOpen, Side::Client) => {
             if has(segment, flags::RST) {
@@ -411,7 +504,7 @@ pub const fn step(state: State, past: Past, segment: Segment) -> Step {
         (State::Closed, _) => stay,
 
         (State::Reset, side) => {
-            let same_side = past.reset_by_client as u8 == matches!(side, Side::Client) as u8;
+            let same_side = past.reset_by_client as u8 == !matches!(side, Side::Server) as u8;
             if same_side
                 && has(segment, flags::ACK)
                 && !has(segment, flags::RST)
@@ -419,7 +512,7 @@ pub const fn step(state: State, past: Past, segment: Segment) -> Step {
             {
                 if has(segment, flags::FIN) {
                     match side {
-                        Side::Client => to(past, State::ClientFin),
+                        Side::ClientAlone | Side::Client => to(past, State::ClientFin),
                         Side::Server => ended(past, segment, State::ServerFin, End::Regular),
                     }
                 } else {

@@ -23,7 +23,7 @@ fn say(world: &mut World, backend: u16, order: Order, now_us: u64) -> Vec<Comman
 }
 
 fn state(world: &World, backend: u16) -> State {
-    world.engine.state(backend).unwrap()
+    world.engine.state(backend).expect("configured")
 }
 
 fn members(commands: &[Command]) -> Option<Vec<(u16, u32)>> {
@@ -35,7 +35,8 @@ fn members(commands: &[Command]) -> Option<Vec<(u16, u32)>> {
 
 /// What a daemon that is killed leaves and the next one reads.
 fn through_json(learned: &Learned) -> Learned {
-    serde_json::from_str(&serde_json::to_string(learned).unwrap()).unwrap()
+    let text = serde_json::to_string(learned).expect("plain data");
+    serde_json::from_str(&text).expect("what was written")
 }
 
 #[test]
@@ -362,6 +363,7 @@ fn a_reload_keeps_what_was_learned() {
     let old = shown(&world);
     assert_eq!(old[2].0, State::Overloaded);
     let held = world.engine.learned();
+    assert_eq!(world.backend(2).failures(), 1);
 
     let mut after = before;
     after.services[0].backends[0].weight = 9;

@@ -8,6 +8,8 @@
 
 #[path = "table/drive.rs"]
 mod drive;
+#[path = "table/kinds.rs"]
+mod kinds;
 #[path = "table/prune.rs"]
 mod prune;
 #[path = "table/random.rs"]
@@ -18,7 +20,8 @@ mod table;
 
 use std::collections::VecDeque;
 
-use drive::{Flow, Moment, Outcome, bare, find, open, send};
+use drive::{Flow, Kind, Moment, Outcome, TCP, bare, find, open, send};
+use kinds::{DATAGRAMS, DIRECT_DATAGRAMS, DIRECT_TCP, datagram};
 use lb_common::abi::WAYS;
 use lb_common::flow::{Table as _, at, expire};
 use lb_common::hash::{Home, home};
@@ -44,6 +47,7 @@ struct Measured {
 
 struct Churn {
     host: Host,
+    kinds: &'static [Kind],
     secret: [u64; 2],
     random: Random,
     live: Vec<Flow>,
@@ -54,12 +58,13 @@ struct Churn {
 }
 
 impl Churn {
-    fn new(n: u32, seed: u64) -> Self {
+    fn new(n: u32, seed: u64, kinds: &'static [Kind]) -> Self {
         let buckets = n.div_ceil(WAYS as u32 / 2).next_power_of_two();
         let spill = (n / 64).max(1_024) as usize;
         let mut random = Random::new(seed);
         Self {
             host: Host::new(buckets, spill, usize::from(BACKENDS)),
+            kinds,
             secret: [random.bits(), random.bits()],
             random,
             live: Vec::new(),
@@ -71,20 +76,41 @@ impl Churn {
 
     fn segment(&self, flow: Flow, side: Side, bits: u8, tick: u32) {
         let found = find(&self.host, flow, Side::Client, 0).expect("the flow is there");
-        send(
-            &self.host,
-            &found,
-            &bare(side, bits),
-            Moment { tick, micros: 0 },
-            1,
-        );
+        let arrival = if flow.kind.datagrams {
+            datagram(side, 100)
+        } else {
+            let payload = if bits == ACK { 100 } else { 0 };
+            lb_common::flow::Arrival {
+                payload,
+                ..bare(side, bits)
+            }
+        };
+        send(&self.host, &found, &arrival, Moment { tick, micros: 0 }, 1);
+    }
+
+    /// Everything that makes a new flow one that is never evicted.
+    fn establish(&self, flow: Flow) {
+        match (flow.kind.datagrams, flow.kind.direct) {
+            (false, false) => {
+                self.segment(flow, Side::Server, SYN | ACK, NOW);
+                self.segment(flow, Side::Client, ACK, NOW);
+            }
+            (true, false) => self.segment(flow, Side::Server, 0, NOW),
+            (false, true) => {
+                self.segment(flow, Side::ClientAlone, ACK, NOW - 1);
+                self.segment(flow, Side::ClientAlone, ACK, NOW);
+            }
+            (true, true) => self.segment(flow, Side::ClientAlone, 0, NOW),
+        }
     }
 
     /// A new client opens a flow and completes the handshake. Clients come in a
     /// row, as from behind a translator: it is the hash that spreads them.
     fn open(&mut self) {
         self.next_client += 1;
-        let mut flow = Flow::new(
+        let kind = self.kinds[self.next_client as usize % self.kinds.len()];
+        let mut flow = Flow::of(
+            kind,
             Home {
                 primary: 0,
                 secondary: 0,
@@ -95,10 +121,8 @@ impl Churn {
         flow.home = home(flow.client, self.secret, self.host.buckets.len() as u32 - 1);
         let backend = 1 + self.random.below(u64::from(BACKENDS) - 1) as u16;
         self.measured.openings += 1;
-        let at = Moment {
-            tick: NOW,
-            micros: 0,
-        };
+        let tick = NOW - u32::from(flow.kind.direct);
+        let at = Moment { tick, micros: 0 };
         match open(&self.host, flow, at, false, |_| false, |_, _| Some(backend)) {
             Outcome::Opened {
                 evicted_half_open, ..
@@ -111,8 +135,7 @@ impl Churn {
             }
             other => panic!("{other:?}"),
         }
-        self.segment(flow, Side::Server, SYN | ACK, NOW);
-        self.segment(flow, Side::Client, ACK, NOW);
+        self.establish(flow);
         self.live.push(flow);
     }
 
@@ -120,8 +143,16 @@ impl Churn {
     fn close(&mut self, tick: u32) -> Flow {
         let number = self.random.below(self.live.len() as u64) as usize;
         let flow = self.live.swap_remove(number);
-        if self.random.below(10) == 0 {
-            self.segment(flow, Side::Client, RST, tick);
+        if flow.kind.datagrams {
+            // They only fall silent.
+            let found = find(&self.host, flow, Side::Client, 0).expect("the flow is there");
+            let (way, _) = at(&self.host, found.slot, found.client).expect("it was found");
+            let expired = expire(way, NOW, |_| 0, |b| self.host.live(b), || 0);
+            assert!(expired.is_some());
+        } else if self.random.below(10) == 0 {
+            self.segment(flow, flow.kind.client, RST, tick);
+        } else if flow.kind.direct {
+            self.segment(flow, Side::ClientAlone, FIN | ACK, tick);
         } else {
             self.segment(flow, Side::Server, FIN | ACK, tick);
             self.segment(flow, Side::Client, FIN | ACK, tick);
@@ -134,7 +165,7 @@ impl Churn {
         self.measured.most = self.measured.most.max(prune::entries(&self.host));
         let live = |backend| self.host.live(backend);
         self.host.each_flow(|way| {
-            expire(way, NOW, |state| TIMEOUTS[state as usize], live);
+            expire(way, NOW, |state| TIMEOUTS[state as usize], live, || 0);
         });
         prune::prune(&mut self.host);
     }
@@ -163,9 +194,9 @@ impl Churn {
 /// Fills to n live flows, then replaces random ones until `turns` × n were
 /// replaced, with `lingering` flows besides that have ended and still linger.
 /// A sweep comes after every n/16 replacements.
-fn churn(n: u32, lingering: u32, turns: u32) -> Measured {
+fn churn(n: u32, lingering: u32, turns: u32, kinds: &'static [Kind]) -> Measured {
     const LONG_AGO: u32 = NOW - TIMEOUTS[State::Reset as usize];
-    let mut churn = Churn::new(n, u64::from(n));
+    let mut churn = Churn::new(n, u64::from(n), kinds);
     while churn.live.len() < n as usize {
         churn.open();
     }
@@ -186,7 +217,8 @@ fn churn(n: u32, lingering: u32, turns: u32) -> Measured {
             // Unless it had to go already.
             if let Some(found) = find(&churn.host, flow, Side::Client, 0) {
                 let (way, _) = at(&churn.host, found.slot, found.client).expect("it was found");
-                expire(way, NOW + 100, |_| 100, |b| churn.host.live(b)).expect("its time is up");
+                expire(way, NOW + 100, |_| 100, |b| churn.host.live(b), || 0)
+                    .expect("its time is up");
             }
         }
         churn.open();
@@ -220,7 +252,7 @@ fn churn(n: u32, lingering: u32, turns: u32) -> Measured {
 #[test]
 fn capacity_means_what_it_says() {
     for n in [10_000, 16_384, 65_536, 65_537, 100_000] {
-        let measured = churn(n, 0, 4);
+        let measured = churn(n, 0, 4, &[TCP]);
         assert!(
             measured.unplaced * 100_000 < measured.openings,
             "{n} flows: {} of {} openings found no place",
@@ -238,10 +270,25 @@ fn capacity_means_what_it_says() {
 fn lingering_flows_give_way() {
     // Lingering flows; openings of which less than one may find no place.
     for (lingering, one_in) in [(8_192, 100_000), (16_384, 100_000), (65_536, 200)] {
-        let measured = churn(65_536, lingering, 2);
+        let measured = churn(65_536, lingering, 2, &[TCP]);
         assert!(
             measured.unplaced * one_in < measured.openings,
             "{lingering} lingering: {} of {} openings found no place",
+            measured.unplaced,
+            measured.openings
+        );
+    }
+}
+
+/// The same with datagrams and direct return among them.
+#[test]
+fn every_kind_of_flow_has_its_place() {
+    const KINDS: [Kind; 4] = [TCP, DATAGRAMS, DIRECT_TCP, DIRECT_DATAGRAMS];
+    for n in [10_000, 16_384] {
+        let measured = churn(n, 0, 4, &KINDS);
+        assert!(
+            measured.unplaced * 100_000 < measured.openings,
+            "{n} flows: {} of {} openings found no place",
             measured.unplaced,
             measured.openings
         );

@@ -14,7 +14,7 @@ mod table;
 #[path = "table/world.rs"]
 mod world;
 
-use drive::{Outcome, find};
+use drive::{Outcome, TCP, find};
 use lb_common::abi::measure::SYN_TO_FIN;
 use lb_common::flow::{Table as _, Tracked, expire, meta};
 use lb_common::tcp::Side::{self, Client, Server};
@@ -295,7 +295,7 @@ fn counts_and_reports_through_every_path() {
         ),
     ];
     for (name, handshake, segments, expected, reports) in table {
-        let mut world = World::new(SYN_TO_FIN);
+        let mut world = World::of(TCP, SYN_TO_FIN);
         let before: &[Do] = if *handshake { &HANDSHAKE } else { &[] };
         let mut ended = Vec::new();
         let mut last = books(&world.host);
@@ -309,11 +309,11 @@ fn counts_and_reports_through_every_path() {
                     let timeout = |state: State| TIMEOUTS[state as usize];
                     world.host.each_flow(|way| {
                         assert_eq!(
-                            expire(way, at - 1, timeout, live),
+                            expire(way, at - 1, timeout, live, || 0),
                             None,
                             "{name}: too early"
                         );
-                        let expired = expire(way, at, timeout, live).expect("its time is up");
+                        let expired = expire(way, at, timeout, live, || 0).expect("its time is up");
                         assert_eq!(expired.backend, BACKEND, "{name}");
                     });
                     assert_eq!(find(&world.host, world.flow, Client, 0), None, "{name}");
@@ -356,7 +356,7 @@ fn counts_and_reports_through_every_path() {
 
 #[test]
 fn what_track_tells() {
-    let world = World::new(SYN_TO_FIN);
+    let world = World::of(TCP, SYN_TO_FIN);
     assert_eq!(
         world.bare(Client, SYN),
         Tracked {
@@ -411,7 +411,7 @@ fn who_prolongs() {
         ),
     ];
     for (before, segment, prolongs) in rows {
-        let mut world = World::new(SYN_TO_FIN);
+        let mut world = World::of(TCP, SYN_TO_FIN);
         for &(side, bits) in *before {
             world.bare(side, bits);
         }
@@ -438,7 +438,7 @@ fn a_blind_acknowledgement_completes_no_handshake() {
     ];
     for (distance, expected) in rows {
         for bits in [ACK, ACK | FIN] {
-            let world = World::new(SYN_TO_FIN);
+            let world = World::of(TCP, SYN_TO_FIN);
             world.bare(Server, SYN | ACK);
             let mut segment = drive::bare(Client, bits);
             segment.acknowledgement = segment.acknowledgement.wrapping_add(*distance);

@@ -168,7 +168,7 @@ fn prepare(row: &Row) -> Host {
         );
     }
     if let Some(state) = row.own {
-        plant::plant(&host, Flow::new(HOME, 1, 1), DRAINED, state, 100);
+        plant::plant(&host, Flow::of(drive::TCP, HOME, 1, 1), DRAINED, state, 100);
     }
     host
 }
@@ -181,7 +181,7 @@ fn syn<T: Table>(table: &T, vip: u16, backend: u16, tick: u32) -> Outcome {
             .into_iter()
             .find(|&backend| !paired.contains(table, backend_endpoint(backend)))
     };
-    let flow = Flow::new(HOME, 1, vip);
+    let flow = Flow::of(drive::TCP, HOME, 1, vip);
     open(
         table,
         flow,
@@ -194,7 +194,7 @@ fn syn<T: Table>(table: &T, vip: u16, backend: u16, tick: u32) -> Outcome {
 
 /// The backends of the live flows of client 1, by VIP.
 fn flows_of_the_client(host: &Host) -> Vec<(u64, u16)> {
-    let client = Flow::new(HOME, 1, 1).client;
+    let client = Flow::of(drive::TCP, HOME, 1, 1).client;
     let mut all = Vec::new();
     host.each_flow(|way| {
         let virtual_end = way.virtual_end.load();

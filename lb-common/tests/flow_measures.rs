@@ -12,7 +12,7 @@ mod table;
 #[path = "table/world.rs"]
 mod world;
 
-use drive::{CLIENT_ISN, Outcome, SERVER_ISN, bare, find};
+use drive::{CLIENT_ISN, Outcome, SERVER_ISN, TCP, bare, find};
 use lb_common::abi::measure::{FIRST_RESPONSE, SYN_TO_FIN, SYN_TO_SYN_ACK};
 use lb_common::flow::{Arrival, Ended, Tracked, meta, note_hop};
 use lb_common::tcp::Side::{self, Client, Server};
@@ -23,7 +23,7 @@ use world::{BACKEND, World};
 
 impl World {
     fn established(measure: u8) -> Self {
-        let world = Self::new(measure);
+        let world = Self::of(TCP, measure);
         world.bare(Server, SYN | ACK);
         world.bare(Client, ACK);
         assert_eq!(world.state(), Established);
@@ -69,7 +69,7 @@ fn classes_by_bytes_of_both_directions() {
         (0, 2_000_000_000, u32::MAX, 5, true),
     ];
     for &(client, server, client_isn, server_isn, long) in table {
-        let world = World::new(SYN_TO_FIN);
+        let world = World::of(TCP, SYN_TO_FIN);
         // The SYN again, with the row's number: the last one counts.
         world.send(&Arrival {
             sequence: client_isn,
@@ -152,7 +152,7 @@ fn measures() {
         (SYN_TO_SYN_ACK, 300),
         (FIRST_RESPONSE, 4_000),
     ] {
-        let mut world = World::new(measure);
+        let mut world = World::of(TCP, measure);
         let start = world.at.micros;
         let at = |world: &mut World, micros: u64| world.at.micros = start + micros;
         at(&mut world, 300);
@@ -196,7 +196,7 @@ fn a_measure_that_never_happened_is_no_sample() {
     assert_eq!(end(&world, &bare(Server, FIN | ACK)).sample_us, Some(0));
 
     // Longer than 32 bits of microseconds hold.
-    let mut world = World::new(SYN_TO_SYN_ACK);
+    let mut world = World::of(TCP, SYN_TO_SYN_ACK);
     world.after(1 << 40);
     world.bare(Server, SYN | ACK);
     assert_eq!(

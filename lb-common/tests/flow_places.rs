@@ -23,9 +23,10 @@ use lb_common::flow::{Paired, Slot, Table as _, expire, meta};
 use lb_common::hash::Home;
 use lb_common::tcp::Side::{Client, Server};
 use lb_common::tcp::State::{
-    self, Answered, ClientFin, Closed, Established, HalfOpen, Reset, ServerFin,
+    self, Answered, ClientFin, Closed, Conversing, Datagram, Established, HalfOpen, Reset,
+    ServerFin,
 };
-use plant::{advance, fill, plant};
+use plant::{fill, plant};
 use table::{Host, TIMEOUTS};
 
 const HOME: Home = Home {
@@ -54,7 +55,7 @@ fn syn(host: &Host, flow: Flow, backend: u16, tick: u32) -> Outcome {
 
 /// The new flow of most tests.
 fn new_flow() -> Flow {
-    Flow::new(HOME, 1, 1)
+    Flow::of(drive::TCP, HOME, 1, 1)
 }
 
 fn placed(outcome: Outcome) -> Slot {
@@ -130,12 +131,12 @@ fn a_flow_is_found_from_both_sides_with_its_words() {
             "another server's packet"
         );
         assert_eq!(
-            find(&host, Flow::new(HOME, 1, 2), Client, 0),
+            find(&host, Flow::of(drive::TCP, HOME, 1, 2), Client, 0),
             None,
             "another VIP"
         );
         assert_eq!(
-            find(&host, Flow::new(HOME, 2, 1), Client, 0),
+            find(&host, Flow::of(drive::TCP, HOME, 2, 1), Client, 0),
             None,
             "another client"
         );
@@ -195,6 +196,21 @@ fn the_replacement_order() {
             "the oldest half-open",
             &[open(110), open(105), (Answered, 104), open(106)],
             Some((2, true)),
+        ),
+        (
+            "unanswered datagrams are half-open",
+            &[open(110), (Datagram, 105), (Conversing, 100), open(106)],
+            Some((1, true)),
+        ),
+        (
+            "silent conversations are silent",
+            &[open(1), past(Conversing, 0), (Conversing, 100), LIVE],
+            Some((1, false)),
+        ),
+        (
+            "conversations are live",
+            &[(Conversing, 100), (Conversing, 1), LIVE, LIVE],
+            None,
         ),
         (
             "closed and lingering before half-open",
@@ -282,7 +298,7 @@ fn the_spill_comes_before_half_open_flows_and_after_all_others() {
     );
 
     // The spill is full now.
-    let second = Flow::new(HOME, 2, 1);
+    let second = Flow::of(drive::TCP, HOME, 2, 1);
     let outcome = syn(&host, second, 2, NOW);
     assert!(matches!(
         outcome,
@@ -298,9 +314,10 @@ fn the_spill_comes_before_half_open_flows_and_after_all_others() {
     for round in 0..20 {
         let way = &host.bucket(0).unwrap().ways[0];
         let far = NOW + 2_000 + round * 200;
-        assert!(expire(way, far, |_| 0, |b| host.live(b)).is_some());
+        assert!(expire(way, far, |_| 0, |b| host.live(b), || 0).is_some());
         assert_eq!(marked(&host), [true, false, false, false], "swept");
-        let flow = Flow::new(
+        let flow = Flow::of(
+            drive::TCP,
             Home {
                 primary: 0,
                 secondary: 0,
@@ -347,7 +364,7 @@ fn a_client_endpoint_has_a_few_places_in_the_spill() {
     let mut host = host(64);
     fill(&host, 0, OTHERS, 7, &[LIVE; 4]);
     fill(&host, 1, OTHERS + 10, 7, &[LIVE; 4]);
-    let flow = |vip| Flow::new(HOME, 1, vip);
+    let flow = |vip| Flow::of(drive::TCP, HOME, 1, vip);
     for number in 0..SPILL_SLOTS {
         let slot = plant(
             &host,
@@ -429,59 +446,5 @@ fn a_tuple_reuses_its_own_place() {
             }
             assert_books(&host);
         }
-    }
-}
-
-/// A client endpoint that has a flow with a backend through one VIP does not
-/// get that backend through another: the server would see one tuple twice.
-#[test]
-fn a_paired_backend_is_skipped() {
-    // How many of the buckets' ways are taken by others.
-    for full in [0, 3, 4] {
-        let host = host(8);
-        fill(&host, 0, OTHERS, 7, &[LIVE; 4][..full]);
-        fill(&host, 1, OTHERS + 10, 7, &[LIVE; 4][..full]);
-        let try_open = |client, vip| {
-            let choose = |host: &Host, paired: &Paired| {
-                [1u16, 2, 3]
-                    .into_iter()
-                    .find(|&b| !paired.contains(host, backend_endpoint(b)))
-            };
-            let flow = Flow::new(HOME, client, vip);
-            open(&host, flow, plant::moment(NOW), false, |_| false, choose)
-        };
-        for (vip, backend) in [(1, 1), (2, 2), (3, 3)] {
-            placed(try_open(1, vip));
-            let found = find(&host, Flow::new(HOME, 1, vip), Client, 0).unwrap();
-            assert_eq!(found.backend(), backend);
-        }
-        assert_eq!(try_open(1, 4), Outcome::Collision, "{full} others");
-        placed(try_open(2, 4));
-
-        // Replies of each server belong to its own VIP's flow.
-        for (vip, backend) in [(1, 1), (2, 2), (3, 3)] {
-            let found = find(&host, Flow::new(HOME, 1, vip), Server, backend).unwrap();
-            assert_eq!(found.virtual_endpoint(), Flow::new(HOME, 1, vip).vip);
-        }
-
-        // Lingering, it still is in the way of replies; gone, it is not.
-        advance(&host, Flow::new(HOME, 1, 2), 2, Closed, NOW);
-        assert_eq!(try_open(1, 4), Outcome::Collision);
-        host.each_flow(|way| {
-            expire(
-                way,
-                NOW + TIMEOUTS[Closed as usize],
-                |state| TIMEOUTS[state as usize],
-                |b| host.live(b),
-            );
-        });
-        placed(try_open(1, 4));
-        assert_eq!(
-            find(&host, Flow::new(HOME, 1, 4), Client, 0)
-                .unwrap()
-                .backend(),
-            2
-        );
-        assert_books(&host);
     }
 }

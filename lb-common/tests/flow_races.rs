@@ -45,7 +45,7 @@ fn flow(client: u64, vip: u64) -> Flow {
             secondary: 2,
         }
     };
-    Flow::new(home, client as u32, vip as u16)
+    Flow::of(drive::TCP, home, client as u32, vip as u16)
 }
 
 /// The two backends of a flow: a checksum of client and VIP, so that words of
@@ -143,7 +143,7 @@ impl Shared {
         let now = self.tick.load(Relaxed) & TICK_MASK;
         let live = |backend| self.host.live(backend);
         self.host.each_flow(|way| {
-            expire(way, now, |state| TIMEOUTS[state as usize], live);
+            expire(way, now, |state| TIMEOUTS[state as usize], live, || 0);
         });
     }
 
@@ -264,7 +264,10 @@ fn a_way_that_changes_hands_is_read_whole_or_not_at_all() {
         primary: 0,
         secondary: 0,
     };
-    let (one, two) = (Flow::new(home, 1, 1), Flow::new(home, 2, 1));
+    let (one, two) = (
+        Flow::of(drive::TCP, home, 1, 1),
+        Flow::of(drive::TCP, home, 2, 1),
+    );
     let at = Moment { tick: 0, micros: 0 };
     let done = AtomicBool::new(false);
     let found = std::thread::scope(|scope| {
@@ -285,7 +288,7 @@ fn a_way_that_changes_hands_is_read_whole_or_not_at_all() {
             for (flow, backend) in [(one, 1), (two, 2)] {
                 open(&host, flow, at, false, |_| false, |_, _| Some(backend));
                 let way = &host.buckets[0].ways[0];
-                expire(way, 0, |_| 0, |backend| host.live(backend)).expect("it is there");
+                expire(way, 0, |_| 0, |backend| host.live(backend), || 0).expect("it is there");
             }
         }
         done.store(true, SeqCst);
@@ -332,7 +335,7 @@ fn both_cpus_name_the_same_backend() {
     let prepare = |round: u64| {
         // Everything of the last round goes.
         host.each_flow(|way| {
-            expire(way, 0, |_| 0, |backend| host.live(backend)).expect("nobody else is here");
+            expire(way, 0, |_| 0, |backend| host.live(backend), || 0).expect("nobody else is here");
         });
         let tick = 1_000 + round as u32 * 100;
         let at = |tick: u32| Moment {
@@ -341,7 +344,7 @@ fn both_cpus_name_the_same_backend() {
         };
         // A flow that was reset, over for one CPU only; then some live ones.
         for number in 0..1 + round % 8 {
-            let other = Flow::new(home, 1_000 + number as u32, 1);
+            let other = Flow::of(drive::TCP, home, 1_000 + number as u32, 1);
             let began = if number == 0 { tick - reset } else { tick };
             let outcome = open(&host, other, at(began), false, |_| false, |_, _| Some(3));
             assert!(matches!(outcome, Outcome::Opened { .. }));
@@ -361,7 +364,7 @@ fn both_cpus_name_the_same_backend() {
         let tick = (tick - (round as u32 / 8 + cpu as u32) % 2) & TICK_MASK;
         let own = cpu as u16 + 1;
         let at = Moment { tick, micros: 0 };
-        let flow = Flow::new(home, 7, 1);
+        let flow = Flow::of(drive::TCP, home, 7, 1);
         let backend = match open(&host, flow, at, false, |_| false, |_, _| Some(own)) {
             Outcome::Opened { .. } => own,
             Outcome::Existing(backend) => backend,
@@ -396,7 +399,7 @@ fn both_cpus_name_the_same_backend() {
             after.pass(round);
             let [mine, theirs] = [0, 1].map(|cpu| named[cpu].load(SeqCst));
             assert_eq!(
-                copies(&host, Flow::new(home, 7, 1)),
+                copies(&host, Flow::of(drive::TCP, home, 7, 1)),
                 1,
                 "round {round}: {mine}, {theirs}"
             );

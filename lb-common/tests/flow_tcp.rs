@@ -1,13 +1,14 @@
-//! The TCP transition table as a committed text, `snapshots/tcp.txt`: a change
+//! The transition table as a committed text, `snapshots/tcp.txt`: a change
 //! of behaviour is a change of that file, to be reviewed.
 //!
 //! `STEERLINE_UPDATE_SNAPSHOTS=1` writes it anew.
 
 use std::fmt::Write as _;
 
-use lb_common::tcp::Side::{Client, Server};
+use lb_common::tcp::Side::{Client, ClientAlone, Server};
 use lb_common::tcp::State::{
-    self, Answered, Busy, ClientFin, Closed, Established, Free, HalfOpen, Reset, ServerFin,
+    self, Answered, Busy, ClientFin, Closed, Conversing, Datagram, Established, Free, HalfOpen,
+    Reset, ServerFin,
 };
 use lb_common::tcp::flags::{ACK, FIN, RST, SYN};
 use lb_common::tcp::{End, Past, Segment, Side, Step, step};
@@ -16,10 +17,11 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/tcp.txt
 
 const HEAD: &str = "\
 # What a segment does to a flow, by state and flags. `.` is no change; `ends` is a
-# regular end, `FAILS` a server reset, each reported unless the flow was before.
+# regular end, `FAILS` a server reset, each reported unless the flow was before. `alone`
+# is the client in direct return; data there is, of an ended flow, data that tells.
 ";
 
-const STATES: [State; 9] = [
+const STATES: [State; 11] = [
     Free,
     Busy,
     HalfOpen,
@@ -29,13 +31,17 @@ const STATES: [State; 9] = [
     ServerFin,
     Closed,
     Reset,
+    Datagram,
+    Conversing,
 ];
 
-const SEGMENTS: [(Side, bool); 4] = [
+const SEGMENTS: [(Side, bool); 6] = [
     (Client, false),
     (Client, true),
     (Server, false),
     (Server, true),
+    (ClientAlone, false),
+    (ClientAlone, true),
 ];
 
 fn flag_names(bits: u8) -> String {
@@ -93,7 +99,14 @@ fn table() -> String {
             (Reset, false) => " by the server",
             _ => "",
         };
-        let columns = ["client", "client, data", "server", "server, data"];
+        let columns = [
+            "client",
+            "client, data",
+            "server",
+            "server, data",
+            "client alone",
+            "alone, data",
+        ];
         let title = format!("{state:?}{origin}");
         let _ = write!(text, "\n{title:<20}");
         columns
@@ -191,7 +204,7 @@ fn rules_without_exception() {
                     );
 
                     if first.state == Reset && state != Reset {
-                        assert_eq!(first.reset_by_client, side == Client, "{name}");
+                        assert_eq!(first.reset_by_client, side != Server, "{name}");
                     }
                     if first.end == End::ServerReset {
                         assert!(side == Server && bits & RST != 0, "{name}");

@@ -84,7 +84,7 @@ static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
 /// See [`SCRATCH`].
 #[repr(C)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     /// The flow being opened.
     pub opening: Opening,
     /// Where it could go.
@@ -95,6 +95,8 @@ pub struct Scratch {
     pub service: u32,
     /// A flow that a packet changes, and the packet.
     pub found: Found,
+    /// See [`Table::forget`].
+    forgotten: Word,
     pub arrival: Arrival,
     pub tick: u32,
     spilled: Spilled4,
@@ -107,14 +109,14 @@ const NEW_FLOW: u32 = 0;
 
 /// Goes on in the program that opens flows; returns only if there is none.
 #[inline(always)]
-pub fn jump_to_new_flow(ctx: &XdpContext) {
+pub(crate) fn jump_to_new_flow(ctx: &XdpContext) {
     // SAFETY: nothing of this frame is used after the jump.
     let _ = unsafe { PROGRAMS.tail_call(ctx, NEW_FLOW) };
 }
 
 /// This CPU's scratch space.
 #[inline(always)]
-pub fn scratch() -> Option<&'static mut Scratch> {
+pub(crate) fn scratch() -> Option<&'static mut Scratch> {
     // SAFETY: a per-CPU slot; the program is not preempted on its CPU, and each
     // field has one user at a time.
     SCRATCH
@@ -124,7 +126,7 @@ pub fn scratch() -> Option<&'static mut Scratch> {
 
 /// Copies of all that a packet needs to know of the settings are one line.
 #[inline(always)]
-pub fn settings() -> Option<&'static Settings> {
+pub(crate) fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0).map(extend)
 }
 
@@ -161,7 +163,7 @@ fn extend<T>(reference: &T) -> &'static T {
 }
 
 #[inline(always)]
-pub fn count(reason: Reason) {
+pub(crate) fn count(reason: Reason) {
     if let Some(counter) = REASONS.get_ptr_mut(reason as u32) {
         // SAFETY: a per-CPU slot; the program is not preempted on its CPU.
         unsafe { *counter += 1 };
@@ -170,7 +172,7 @@ pub fn count(reason: Reason) {
 
 /// Counts a forwarded packet on its service.
 #[inline(always)]
-pub fn count_traffic(service: u16, bytes: u64) {
+pub(crate) fn count_traffic(service: u16, bytes: u64) {
     if let Some(traffic) = TRAFFIC.get_ptr_mut(service as u32) {
         // SAFETY: as in `count`.
         unsafe {
@@ -182,7 +184,7 @@ pub fn count_traffic(service: u16, bytes: u64) {
 
 /// Whether the hot filter has this bit.
 #[inline(always)]
-pub fn filter_has(bit: u32) -> bool {
+pub(crate) fn filter_has(bit: u32) -> bool {
     match FILTER.get(bit >> 6) {
         Some(word) => *word >> (bit & 63) & 1 != 0,
         None => false,
@@ -190,28 +192,28 @@ pub fn filter_has(bit: u32) -> bool {
 }
 
 #[inline(always)]
-pub fn service_index(key: &ServiceKey) -> Option<u32> {
+pub(crate) fn service_index(key: &ServiceKey) -> Option<u32> {
     // SAFETY: the value is copied at once; it never changes under a key.
     unsafe { SERVICES.get(key) }.copied()
 }
 
 #[inline(always)]
-pub fn service(index: u32) -> Option<&'static Service> {
+pub(crate) fn service(index: u32) -> Option<&'static Service> {
     SERVICE_TABLE.get(index).map(extend)
 }
 
 #[inline(always)]
-pub fn backend(index: u16) -> Option<&'static Backend> {
+pub(crate) fn backend(index: u16) -> Option<&'static Backend> {
     BACKENDS.get(index as u32).map(extend)
 }
 
 #[inline(always)]
-pub fn hop(index: u32) -> Option<&'static Hop> {
+pub(crate) fn hop(index: u32) -> Option<&'static Hop> {
     HOPS.get(index).map(extend)
 }
 
 #[inline(always)]
-pub fn hop_index(key: &HopKey) -> Option<u32> {
+pub(crate) fn hop_index(key: &HopKey) -> Option<u32> {
     // SAFETY: as in `service_index`.
     unsafe { HOP_INDEX.get(key) }.copied()
 }
@@ -219,13 +221,13 @@ pub fn hop_index(key: &HopKey) -> Option<u32> {
 /// Tells the controller of a next hop that has no index yet. A full ring loses
 /// the wish; the next packet wishes again.
 #[inline(always)]
-pub fn want_hop(key: &HopKey) {
+pub(crate) fn want_hop(key: &HopKey) {
     let _ = WANTED.output(key, 0);
 }
 
 /// Adds a flow's end to the report of its backend.
 #[inline(always)]
-pub fn report(ended: &Ended) {
+pub(crate) fn report(ended: &Ended) {
     let Some(report) = REPORTS.get_ptr_mut(ended.backend as u32) else {
         return;
     };
@@ -281,13 +283,13 @@ fn log2(value: u64) -> u32 {
 }
 
 /// The IPv4 flow table.
-pub struct Flows4 {
+pub(crate) struct Flows4 {
     settings: &'static Settings,
 }
 
 impl Flows4 {
     #[inline(always)]
-    pub fn new(settings: &'static Settings) -> Self {
+    pub(crate) fn new(settings: &'static Settings) -> Self {
         Self { settings }
     }
 }
@@ -332,6 +334,17 @@ impl Table for Flows4 {
         opaque(value)
     }
     #[inline(always)]
+    fn forget(&self, value: u64) -> u64 {
+        // Through map memory, which the verifier does not follow.
+        match scratch() {
+            Some(scratch) => {
+                scratch.forgotten.store(value);
+                scratch.forgotten.load()
+            }
+            None => 0,
+        }
+    }
+    #[inline(always)]
     fn conceal(&self, number: u32, noise: u64) -> u32 {
         let noise = noise as u32 & 3;
         (opaque((number ^ noise) as u64) as u32 ^ noise) & 3
@@ -351,7 +364,7 @@ fn live(backend: u16) -> Option<&'static LiveWords> {
 }
 
 /// A service's backends, for one new flow.
-pub struct ServicePool<R: Fn(u64) -> bool> {
+pub(crate) struct ServicePool<R: Fn(u64) -> bool> {
     /// Index into the service maps.
     pub service: u32,
     /// Published member list.

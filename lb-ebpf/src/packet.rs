@@ -5,20 +5,25 @@
 
 use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use core::mem::offset_of;
-use lb_common::reason::Reason;
+use lb_common::{checksum::Delta, reason::Reason};
 use network_types::{
     eth::EthHdr,
     ip::Ipv4Hdr,
     tcp::{TCP_HDR_LEN, TcpHdr},
+    udp::UdpHdr,
 };
 
+/// Protocol numbers of IP (IANA).
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 /// More fragments, or a fragment offset (RFC 791, section 3.1).
 const FRAGMENT_BITS: u16 = 0x3fff;
 
 /// The IPv4 header of a frame.
 #[derive(Clone, Copy)]
-pub struct Ipv4 {
+pub(crate) struct Ipv4 {
     pub source: u32,
     pub destination: u32,
     pub protocol: u8,
@@ -32,9 +37,9 @@ pub struct Ipv4 {
     pub is_fragment: bool,
 }
 
-/// The TCP header of a frame.
+/// The TCP or UDP header of a frame. What UDP lacks is zero.
 #[derive(Clone, Copy)]
-pub struct Tcp {
+pub(crate) struct Transport {
     pub source_port: u16,
     pub destination_port: u16,
     pub sequence: u32,
@@ -43,6 +48,7 @@ pub struct Tcp {
     pub checksum: u16,
     /// Bytes after the header.
     pub payload: u32,
+    pub is_udp: bool,
 }
 
 #[inline(always)]
@@ -124,7 +130,7 @@ macro_rules! put {
 /// The reason to pass the frame to the kernel: it is not IPv4, or too short or
 /// broken for its addresses to mean anything.
 #[inline(always)]
-pub fn ipv4(ctx: &XdpContext) -> Result<Ipv4, Reason> {
+pub(crate) fn ipv4(ctx: &XdpContext) -> Result<Ipv4, Reason> {
     let Some(ethernet) = at::<EthHdr>(ctx, 0) else {
         return Err(Reason::PassedMalformed);
     };
@@ -152,13 +158,39 @@ pub fn ipv4(ctx: &XdpContext) -> Result<Ipv4, Reason> {
     })
 }
 
-/// Reads the TCP header behind an IPv4 header that is not a fragment's.
+/// Whether the frame has all bytes of its IP packet.
+#[inline(always)]
+fn is_whole(ctx: &XdpContext, ip: &Ipv4) -> bool {
+    let (start, end) = bounds(ctx);
+    let mut frame = (end - start) as u64;
+    if frame < EthHdr::LEN as u64 + ip.total_length as u64 {
+        // Jumbo frames have more than their linear part.
+        // SAFETY: the context is valid.
+        frame = unsafe { bpf_xdp_get_buff_len(ctx.ctx) };
+    }
+    frame >= EthHdr::LEN as u64 + ip.total_length as u64
+}
+
+/// Reads the transport header behind an IPv4 header that is not a fragment's.
 ///
 /// # Errors
 /// [`Reason::Malformed`]: the lengths contradict each other or the frame.
 #[inline(always)]
-pub fn tcp(ctx: &XdpContext, ip: &Ipv4) -> Result<Tcp, Reason> {
+pub(crate) fn transport(ctx: &XdpContext, ip: &Ipv4) -> Result<Transport, Reason> {
+    if (ip.total_length as u32) < ip.header_length || !is_whole(ctx, ip) {
+        return Err(Reason::Malformed);
+    }
+    let segment = ip.total_length as u32 - ip.header_length;
     let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
+    if ip.protocol == UDP {
+        udp(ctx, offset, segment)
+    } else {
+        tcp(ctx, offset, segment)
+    }
+}
+
+#[inline(always)]
+fn tcp(ctx: &XdpContext, offset: usize, segment: u32) -> Result<Transport, Reason> {
     let Some(tcp) = at::<TcpHdr>(ctx, offset) else {
         return Err(Reason::Malformed);
     };
@@ -170,22 +202,10 @@ pub fn tcp(ctx: &XdpContext, ip: &Ipv4) -> Result<Tcp, Reason> {
             bytes.add(13).read_volatile(),
         )
     };
-    let segment = (ip.total_length as u32).wrapping_sub(ip.header_length);
-    let (start, end) = bounds(ctx);
-    let mut frame = (end - start) as u64;
-    if frame < EthHdr::LEN as u64 + ip.total_length as u64 {
-        // Jumbo frames have more than their linear part.
-        // SAFETY: the context is valid.
-        frame = unsafe { bpf_xdp_get_buff_len(ctx.ctx) };
-    }
-    if (ip.total_length as u32) < ip.header_length
-        || length < TCP_HDR_LEN as u32
-        || segment < length
-        || frame < EthHdr::LEN as u64 + ip.total_length as u64
-    {
+    if length < TCP_HDR_LEN as u32 || segment < length {
         return Err(Reason::Malformed);
     }
-    Ok(Tcp {
+    Ok(Transport {
         source_port: field!(tcp, TcpHdr.source as u16),
         destination_port: field!(tcp, TcpHdr.dest as u16),
         sequence: field!(tcp, TcpHdr.seq as u32),
@@ -193,12 +213,37 @@ pub fn tcp(ctx: &XdpContext, ip: &Ipv4) -> Result<Tcp, Reason> {
         flags,
         checksum: field!(tcp, TcpHdr.check as u16),
         payload: segment - length,
+        is_udp: false,
     })
 }
 
+#[inline(always)]
+fn udp(ctx: &XdpContext, offset: usize, segment: u32) -> Result<Transport, Reason> {
+    let Some(udp) = at::<UdpHdr>(ctx, offset) else {
+        return Err(Reason::Malformed);
+    };
+    let length = field!(udp, UdpHdr.len as u16) as u32;
+    if length < UdpHdr::LEN as u32 || segment < length {
+        return Err(Reason::Malformed);
+    }
+    Ok(Transport {
+        source_port: field!(udp, UdpHdr.src as u16),
+        destination_port: field!(udp, UdpHdr.dst as u16),
+        sequence: 0,
+        acknowledgement: 0,
+        flags: 0,
+        checksum: field!(udp, UdpHdr.check as u16),
+        payload: length - UdpHdr::LEN as u32,
+        is_udp: true,
+    })
+}
+
+/// Set in MAC addresses of groups, as a number.
+pub(crate) const GROUP_BIT: u64 = 1 << 40;
+
 /// The frame's source and destination MAC addresses, as numbers.
 #[inline(always)]
-pub fn macs(ctx: &XdpContext) -> (u64, u64) {
+pub(crate) fn macs(ctx: &XdpContext) -> (u64, u64) {
     let Some(ethernet) = at::<EthHdr>(ctx, 0) else {
         return (0, 0);
     };
@@ -220,57 +265,68 @@ fn mac_number(mac: [u8; 6]) -> u64 {
 
 /// The MAC address of a number.
 #[inline(always)]
-pub fn mac_bytes(number: u64) -> [u8; 6] {
+pub(crate) fn mac_bytes(number: u64) -> [u8; 6] {
     let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
     [a, b, c, d, e, f]
 }
 
 /// Which end of a packet is rewritten.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     Source,
     Destination,
 }
 
 /// New header fields, computed by the rewrite stage.
 #[derive(Clone, Copy)]
-pub struct Translation {
+pub(crate) struct Translation {
     pub end: End,
     pub address: u32,
     pub port: u16,
     pub ttl: u8,
     pub ip_checksum: u16,
-    pub tcp_checksum: u16,
+    /// Of the transport header.
+    pub checksum: u16,
+    pub is_udp: bool,
 }
 
 /// MAC addresses of the frame's next hop.
 #[derive(Clone, Copy)]
-pub struct Macs {
+pub(crate) struct Macs {
     pub destination: [u8; 6],
     pub source: [u8; 6],
 }
 
-/// Writes a translation and the next hop's MAC addresses. `ip` is the header
-/// as read from this frame.
+/// Writes a translation. `ip` is the header as read from this frame.
 ///
 /// # Errors
 /// [`Reason::Internal`] if the headers that were read are not there any more.
 #[inline(always)]
-pub fn write(
+pub(crate) fn translate(
     ctx: &XdpContext,
     ip: &Ipv4,
     translation: &Translation,
-    macs: &Macs,
 ) -> Result<(), Reason> {
     let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
-    let Some(tcp) = at::<TcpHdr>(ctx, offset) else {
-        return Err(Reason::Internal);
-    };
-    match translation.end {
-        End::Source => put!(tcp, TcpHdr.source as u16, translation.port),
-        End::Destination => put!(tcp, TcpHdr.dest as u16, translation.port),
+    if translation.is_udp {
+        let Some(udp) = at::<UdpHdr>(ctx, offset) else {
+            return Err(Reason::Internal);
+        };
+        match translation.end {
+            End::Source => put!(udp, UdpHdr.src as u16, translation.port),
+            End::Destination => put!(udp, UdpHdr.dst as u16, translation.port),
+        }
+        put!(udp, UdpHdr.check as u16, translation.checksum);
+    } else {
+        let Some(tcp) = at::<TcpHdr>(ctx, offset) else {
+            return Err(Reason::Internal);
+        };
+        match translation.end {
+            End::Source => put!(tcp, TcpHdr.source as u16, translation.port),
+            End::Destination => put!(tcp, TcpHdr.dest as u16, translation.port),
+        }
+        put!(tcp, TcpHdr.check as u16, translation.checksum);
     }
-    put!(tcp, TcpHdr.check as u16, translation.tcp_checksum);
     let Some(header) = at::<Ipv4Hdr>(ctx, EthHdr::LEN) else {
         return Err(Reason::Internal);
     };
@@ -280,6 +336,15 @@ pub fn write(
     }
     put!(header, Ipv4Hdr.ttl as u8, translation.ttl);
     put!(header, Ipv4Hdr.check as u16, translation.ip_checksum);
+    Ok(())
+}
+
+/// Writes the MAC addresses of the next hop.
+///
+/// # Errors
+/// As [`translate`].
+#[inline(always)]
+pub(crate) fn address(ctx: &XdpContext, macs: &Macs) -> Result<(), Reason> {
     let Some(ethernet) = at::<EthHdr>(ctx, 0) else {
         return Err(Reason::Internal);
     };
@@ -291,3 +356,59 @@ pub fn write(
     }
     Ok(())
 }
+
+/// Turns an ICMP echo request into its reply, in place. False if the packet is
+/// another one, or cut short, or was sent to a group of stations.
+#[inline(always)]
+pub(crate) fn echo(ctx: &XdpContext, ip: &Ipv4) -> bool {
+    let (source, destination) = macs(ctx);
+    if (ip.total_length as u32) < ip.header_length + ECHO_HEADER
+        || !is_whole(ctx, ip)
+        || destination & GROUP_BIT != 0
+    {
+        return false;
+    }
+    let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
+    let Some(icmp) = at::<IcmpHeader>(ctx, offset) else {
+        return false;
+    };
+    let kind = field!(icmp, IcmpHeader.kind as u8);
+    if kind != ECHO_REQUEST || field!(icmp, IcmpHeader.code as u8) != 0 {
+        return false;
+    }
+    let checksum = field!(icmp, IcmpHeader.checksum as u16);
+    let word = |kind: u8| (kind as u16) << 8;
+    let changed = Delta::new().word(word(ECHO_REQUEST), word(ECHO_REPLY));
+    put!(icmp, IcmpHeader.kind as u8, ECHO_REPLY);
+    put!(icmp, IcmpHeader.checksum as u16, changed.apply(checksum));
+    let Some(header) = at::<Ipv4Hdr>(ctx, EthHdr::LEN) else {
+        return false;
+    };
+    // Exchanging the addresses leaves their sum as it is.
+    put!(header, Ipv4Hdr.src_addr as u32, ip.destination);
+    put!(header, Ipv4Hdr.dst_addr as u32, ip.source);
+    let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
+    let lived = Delta::new().word(word(ip.ttl), word(FRESH_TTL));
+    put!(header, Ipv4Hdr.ttl as u8, FRESH_TTL);
+    put!(header, Ipv4Hdr.check as u16, lived.apply(ip.checksum));
+    let macs = Macs {
+        destination: mac_bytes(source),
+        source: mac_bytes(destination),
+    };
+    address(ctx, &macs).is_ok()
+}
+
+/// The first four bytes of an ICMP header (RFC 792).
+#[repr(C)]
+struct IcmpHeader {
+    kind: u8,
+    code: u8,
+    checksum: [u8; 2],
+}
+
+/// Bytes of the header of an echo: identifier and sequence number follow.
+const ECHO_HEADER: u32 = 8;
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+/// Time to live of what we send ourselves (RFC 1700).
+const FRESH_TTL: u8 = 64;

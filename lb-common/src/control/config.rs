@@ -43,6 +43,8 @@ pub struct ServiceConfig {
 pub enum Algorithm {
     /// `weighted-round-robin`.
     WeightedRoundRobin,
+    /// `weighted-least-connections`.
+    WeightedLeastConnections,
     /// `aca`.
     Aca {
         /// How loads become picks.

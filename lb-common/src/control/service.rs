@@ -69,7 +69,9 @@ impl Service {
             drain_timeout_us: config.drain_timeout_us,
             aca: match config.algorithm {
                 Algorithm::Aca { .. } => Aca::new(config.aca, loads, now_us),
-                Algorithm::WeightedRoundRobin => Aca::observing(config.aca, loads, now_us),
+                Algorithm::WeightedRoundRobin | Algorithm::WeightedLeastConnections => {
+                    Aca::observing(config.aca, loads, now_us)
+                }
             },
             // Not past the next one from now: the interval may have become
             // shorter, or the clock may be that of another boot.
@@ -248,7 +250,7 @@ impl Service {
             });
             let relative = match self.algorithm {
                 Algorithm::Aca { .. } => Some(self.aca.load(position).relative),
-                Algorithm::WeightedRoundRobin => None,
+                Algorithm::WeightedRoundRobin | Algorithm::WeightedLeastConnections => None,
             };
             commands.extend(backend.compose(overload, relative));
         }
@@ -279,7 +281,8 @@ impl Service {
             Algorithm::Aca {
                 pick: Pick::Connections,
             }
-            | Algorithm::WeightedRoundRobin => false,
+            | Algorithm::WeightedRoundRobin
+            | Algorithm::WeightedLeastConnections => false,
         }
     }
 
@@ -352,7 +355,8 @@ impl Service {
                 let own = ring.iter().filter(|&&index| index == backend.index);
                 (own.count() as u64, ring.len() as u64)
             }
-            Algorithm::Aca {
+            Algorithm::WeightedLeastConnections
+            | Algorithm::Aca {
                 pick: Pick::Connections,
             } => (
                 backend.new_flows,

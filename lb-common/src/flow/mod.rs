@@ -27,6 +27,8 @@
 //!   the spill; and, when that is full too, the oldest half-open one. A flow past
 //!   its handshake that has not closed is never evicted. Closed flows yield
 //!   before the spill is used, since at a high rate more flows linger than live.
+//!   In direct return a closed one yields when its client was silent for a second:
+//!   half-closed, it may still receive.
 //! * **Counts** are monotonic ([`crate::abi::Live`]): whoever wins the swap out
 //!   of a counted state adds to the count of those that left it.
 //!
@@ -73,6 +75,11 @@ pub mod meta {
     /// The reset came from the client.
     pub const RESET_BY_CLIENT: u64 = 1 << RESET_BY_CLIENT_SHIFT;
     pub(super) const RESET_BY_CLIENT_SHIFT: u32 = 9;
+    /// The server answers directly: only the client's packets are seen.
+    pub const ONE_SIDED: u64 = 1 << 11;
+    /// One-sided, and the client has not sent data a tick after opening: may be
+    /// evicted.
+    pub const UNASSURED: u64 = 1 << 12;
     /// Just published: its CPU has not looked yet whether another one published
     /// the same flow elsewhere.
     pub const TENTATIVE: u64 = 1 << 10;
@@ -101,7 +108,7 @@ pub mod meta {
     /// Holds a flow, live or lingering.
     #[inline(always)]
     pub const fn is_flow(meta: u64) -> bool {
-        (meta & STATE) > State::Busy as u64 && (meta & STATE) <= State::Reset as u64
+        (meta & STATE) > State::Busy as u64 && (meta & STATE) <= State::Conversing as u64
     }
 
     /// The tick in a meta word, 24 bits.
@@ -179,8 +186,8 @@ pub struct ColdWay {
     pub request_us: Half,
     /// See [`abi::Cold::response_us`].
     pub response_us: Half,
-    /// Visible padding, zero.
-    pub padding0: Half,
+    /// See [`abi::Cold::client_end`].
+    pub client_end: Half,
     /// See [`abi::Cold::client_start`].
     pub client_start: Half,
     /// See [`abi::Cold::server_start`]; 0: no SYN-ACK yet.
@@ -300,6 +307,12 @@ pub trait Table {
     fn opaque(&self, value: u64) -> u64 {
         value
     }
+    /// Returns `value`, of which the BPF verifier then knows nothing: paths that
+    /// led to different values become one.
+    #[inline(always)]
+    fn forget(&self, value: u64) -> u64 {
+        value
+    }
     /// Returns `number`, at most 3, in a way that the BPF verifier cannot see
     /// through; `noise` is anything it does not know. Else it would follow the
     /// rest of the program once for every way in which a flow can be found.
@@ -310,7 +323,7 @@ pub trait Table {
     }
 }
 
-/// The client word of a TCP flow over IPv4.
+/// The client word of a flow over IPv4.
 #[inline(always)]
 pub const fn client_word(endpoint: u64, protocol: u8) -> u64 {
     // The low byte is never zero, so no key equals an empty word.
@@ -387,7 +400,7 @@ fn copy(way: &Way, slot: Slot, client: u64) -> Option<Found> {
 fn read(way: &Way, slot: Slot, client: u64, side: Side, endpoint: u64) -> Option<Found> {
     let found = copy(way, slot, client)?;
     let named = match side {
-        Side::Client => found.virtual_endpoint(),
+        Side::Client | Side::ClientAlone => found.virtual_endpoint(),
         Side::Server => found.backend_endpoint(),
     };
     (named == endpoint).then_some(found)
@@ -458,7 +471,15 @@ pub fn note_hop<T: Table>(table: &T, found: &Found, hop: u16) {
     }
 }
 
-/// Counts a flow's leaving of a state on the books of its backend.
+/// Whether a handshake that timed out speaks against the server. In direct
+/// return its answer is not seen: only a client that had to repeat its SYN tells.
+#[inline(always)]
+fn blames_server(word: u64, repeats: u32) -> bool {
+    word & meta::ONE_SIDED == 0 || repeats > 0
+}
+
+/// Counts a flow's leaving of a state on the books of its backend. `timed_out`:
+/// a handshake that the server did not answer in time.
 #[inline(always)]
 fn leave(live: &LiveWords, state: State, timed_out: bool) {
     if state.is_half_open() {

@@ -1,12 +1,14 @@
 //! Opening a flow: survey both buckets, then place.
 
 use super::{
-    Found, Slot, Table, at, leave,
+    Found, Slot, Table, at, blames_server, leave,
     meta::{self, is_flow},
     paired::Paired,
     settle::{Rival, look_again, settle, withdraw},
 };
-use crate::abi::{Cold, SPILL_SLOTS, SpillKey, Spilled4, TICK_MASK, WAYS, Way4, ticks_between};
+use crate::abi::{
+    Cold, SPILL_SLOTS, SpillKey, Spilled4, TICK_MASK, WAYS, Way4, ticks_between, ticks_from_ms,
+};
 use crate::hash::Home;
 use crate::tcp::State;
 
@@ -70,10 +72,16 @@ fn rank<T: Table>(table: &T, meta: u64, now: u32) -> u32 {
         State::Free => return 0,
         State::Busy => return NEVER,
         _ if age < table.timeout(state) => match state {
+            // In direct return it is over for the client alone: one that was heard
+            // just now may still be receiving.
+            State::Closed if meta & ASSURANCE == meta::ONE_SIDED && age < RECEIVING => {
+                return NEVER;
+            }
             // Over for both sides: it waits for stragglers only. A reset may be
             // forged, and its flow live.
             State::Closed => LINGERING,
-            State::HalfOpen | State::Answered => HALF_OPEN,
+            State::HalfOpen | State::Answered | State::Datagram => HALF_OPEN,
+            State::Established if meta & meta::UNASSURED != 0 => UNASSURED,
             _ => return NEVER,
         },
         State::Closed | State::Reset => ENDED,
@@ -82,6 +90,11 @@ fn rank<T: Table>(table: &T, meta: u64, now: u32) -> u32 {
     class | (TICK_MASK - age)
 }
 
+/// Flags of which a flow of direct return keeps one when it is assured.
+const ASSURANCE: u64 = meta::ONE_SIDED | meta::UNASSURED;
+/// Ticks within which a client that receives acknowledges: a second, the
+/// shortest time of a repeated segment (RFC 6298, section 2.4).
+const RECEIVING: u32 = ticks_from_ms(1_000);
 /// Ended, past its linger.
 const ENDED: u32 = 1 << 24;
 /// Silent for its state's timeout.
@@ -92,6 +105,9 @@ const LINGERING: u32 = 3 << 24;
 /// Ranks from here on belong to half-open flows within their timeout: they go
 /// only if the spill is full too.
 const HALF_OPEN: u32 = 4 << 24;
+/// Ranks from here on belong to flows of direct return of which only the
+/// client's side of a handshake was seen.
+const UNASSURED: u32 = 5 << 24;
 const NEVER: u32 = u32::MAX;
 
 /// What a look at one bucket finds.
@@ -226,6 +242,10 @@ pub struct Opening {
     pub sequence: u32,
     /// The service measures the first response.
     pub first_response: bool,
+    /// Opened by a datagram instead of a SYN.
+    pub datagram: bool,
+    /// The server answers directly.
+    pub one_sided: bool,
     /// The coarse clock now, 24 bits.
     pub tick: u32,
     /// Monotonic microseconds.
@@ -266,9 +286,9 @@ impl Opening {
         Cold {
             syn_us: self.micros,
             syn_ack_us: 0,
-            request_us: 0,
+            request_us: self.request_us(),
             response_us: 0,
-            padding0: 0,
+            client_end: 0,
             client_start: self.sequence.wrapping_add(1),
             server_start: 0,
             service: self.service as u32,
@@ -280,26 +300,56 @@ impl Opening {
         }
     }
 
+    /// A datagram is its flow's first request.
+    #[inline(always)]
+    const fn request_us(&self) -> u32 {
+        self.datagram as u32
+    }
+
     #[inline(always)]
     const fn virtual_end(&self) -> u64 {
         self.virtual_endpoint << 16 | self.backend as u64
     }
 
+    /// In direct return no reply is matched, and the server sees the VIP: the
+    /// word is empty, so that it pairs with nothing.
     #[inline(always)]
     const fn backend_end(&self) -> u64 {
-        self.backend_endpoint << 16
+        if self.one_sided {
+            0
+        } else {
+            self.backend_endpoint << 16
+        }
+    }
+
+    /// The endpoint that the server sees of itself: its own, which no other flow
+    /// of this client may show it; in direct return the VIP, and 0 here.
+    #[inline(always)]
+    pub(super) const fn shows(&self) -> u64 {
+        self.backend_end() >> 16
     }
 
     /// The meta word of this flow in a way whose last one was `before`.
     #[inline(always)]
     const fn meta(&self, before: u64) -> u64 {
-        let word = meta::successor(before, State::HalfOpen) | meta::TENTATIVE;
-        let word = meta::with_hop(meta::with_tick(word, self.tick), self.hop);
-        if self.first_response {
-            word | meta::FIRST_RESPONSE
+        let state = if self.datagram {
+            State::Datagram
         } else {
-            word
+            State::HalfOpen
+        };
+        let mut word = meta::successor(before, state) | meta::TENTATIVE;
+        word = meta::with_hop(meta::with_tick(word, self.tick), self.hop);
+        // Of datagrams in direct return no answer is ever seen.
+        if self.first_response && !(self.datagram && self.one_sided) {
+            word |= meta::FIRST_RESPONSE;
         }
+        if self.datagram {
+            word |= meta::REQUESTED;
+        }
+        if self.one_sided {
+            word |= meta::ONE_SIDED | meta::UNASSURED;
+        }
+        word
     }
 }
 
@@ -434,7 +484,12 @@ fn claim<T: Table>(table: &T, slot: Slot, before: u64, opening: &Opening) -> boo
         let state = meta::state(before);
         let age = ticks_between(meta::tick(before), opening.tick);
         if let Some(old) = table.live(way.virtual_end.load() as u16) {
-            leave(old, state, age >= table.timeout(state));
+            let silent = age >= table.timeout(state);
+            leave(
+                old,
+                state,
+                silent && blames_server(before, cold.syn_repeats.load()),
+            );
         }
     }
     live.half_opened.add(1);
@@ -443,8 +498,9 @@ fn claim<T: Table>(table: &T, slot: Slot, before: u64, opening: &Opening) -> boo
     way.backend_end.store(opening.backend_end());
     cold.syn_us.store(opening.micros);
     cold.syn_ack_us.store(0);
-    cold.request_us.store(0);
+    cold.request_us.store(opening.request_us());
     cold.response_us.store(0);
+    cold.client_end.store(0);
     cold.client_start.store(opening.sequence.wrapping_add(1));
     cold.server_start.store(0);
     cold.service.store(opening.service as u32);

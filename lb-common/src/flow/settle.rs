@@ -79,7 +79,7 @@ fn meet<T: Table>(table: &T, slot: Slot, way: &Way, other: Slot, opening: &Openi
         return Rival::None;
     };
     let twin = found.virtual_endpoint() == opening.virtual_endpoint;
-    let paired = found.backend_endpoint() == opening.backend_endpoint;
+    let paired = opening.shows() != 0 && found.backend_endpoint() == opening.shows();
     // A lingering flow is the past, not a rival.
     if !twin && !paired || found.state().is_ended() {
         return Rival::None;
@@ -159,12 +159,13 @@ pub(super) fn withdraw<T: Table>(
     if word & meta::GENERATION != generation {
         return true;
     }
-    if !matches!(meta::state(word), State::HalfOpen) {
+    let state = meta::state(word);
+    if !matches!(state, State::HalfOpen | State::Datagram) {
         return false;
     }
     if way.meta.replace(word, meta::successor(word, State::Free)) {
         if let Some(live) = table.live(opening.backend) {
-            leave(live, State::HalfOpen, false);
+            leave(live, state, false);
         }
         return true;
     }

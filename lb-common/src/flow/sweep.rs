@@ -1,6 +1,6 @@
 //! The controller's pass over the table: expire what timed out.
 
-use super::{LiveWords, Way, leave, meta};
+use super::{LiveWords, Way, blames_server, leave, meta};
 use crate::abi::ticks_between;
 use crate::tcp::State;
 
@@ -14,13 +14,15 @@ pub struct Expired {
 }
 
 /// Frees a way whose flow has been silent for its state's timeout. `live` are
-/// the books of the flow's backend. A SYN that nobody answered in time counts
+/// the books of the flow's backend, `repeats` how often its client repeated the
+/// SYN. A SYN that nobody answered in time counts
 /// as the backend's failure.
 pub fn expire<'a>(
     way: &Way,
     now: u32,
     timeout: impl Fn(State) -> u32,
     live: impl Fn(u16) -> Option<&'a LiveWords>,
+    repeats: impl Fn() -> u32,
 ) -> Option<Expired> {
     let word = way.meta.load();
     if !meta::is_flow(word) {
@@ -31,19 +33,20 @@ pub fn expire<'a>(
         return None;
     }
     let backend = way.virtual_end.load() as u16;
+    let timed_out = blames_server(word, repeats());
     if !way.meta.replace(word, meta::successor(word, State::Free)) {
         return None;
     }
     if let Some(live) = live(backend) {
-        leave(live, state, true);
+        leave(live, state, timed_out);
     }
     Some(Expired { backend, state })
 }
 
 /// Counts a flow that the caller expired by itself (one in the spill, which has
 /// no memory mapping).
-pub fn count_expired(live: &LiveWords, state: State) {
-    leave(live, state, true);
+pub fn count_expired(live: &LiveWords, word: u64, repeats: u32) {
+    leave(live, meta::state(word), blames_server(word, repeats));
 }
 
 /// Forgets the client-side next hop of a flow, whose index is about to be

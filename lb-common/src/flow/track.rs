@@ -62,9 +62,11 @@ const ATTEMPTS: usize = 3;
 #[inline(always)]
 pub fn is_quiet(word: u64, arrival: &Arrival, tick: u32) -> bool {
     let plain = arrival.flags & (flags::SYN | flags::FIN | flags::RST) == 0;
-    let measured =
-        word & meta::FIRST_RESPONSE != 0 && word & meta::RESPONDED == 0 && arrival.payload > 0;
-    meta::number(word).is_active() && plain && !measured && meta::tick(word) == tick
+    let telling = arrival.payload > 0 || word & meta::ONE_SIDED != 0;
+    let measured = word & meta::FIRST_RESPONSE != 0 && word & meta::RESPONDED == 0 && telling;
+    let number = meta::number(word);
+    let waiting = number.is(State::Datagram) && !matches!(arrival.side, Side::Server);
+    (number.is_active() && plain && !measured || waiting) && meta::tick(word) == tick
 }
 
 /// Takes a segment into account. `service` answers what the flow's service
@@ -91,55 +93,14 @@ pub fn track<T: Table>(
     };
     let mut word = found.meta;
     for _ in 0..ATTEMPTS {
-        let old = meta::number(word);
-        let segment = Segment {
-            side: arrival.side,
-            flags: if old.is(State::Answered) && !proves_handshake(cold, arrival) {
-                0
-            } else {
-                arrival.flags
-            },
-            has_payload: arrival.payload > 0,
-        };
-        let index = Transition::index(old, word & meta::RESET_BY_CLIENT != 0, segment);
+        let index = Transition::index(
+            meta::number(word),
+            word & meta::RESET_BY_CLIENT != 0,
+            segment(cold, arrival, word, tick),
+        );
         let step = Transition::at(table.opaque(index));
-        let ends = step.ends() && word & meta::REPORTED == 0;
-        let mut new = meta::with_number(word & !meta::RESET_BY_CLIENT, step.state())
-            | step.reset_by_client() << meta::RESET_BY_CLIENT_SHIFT;
-        if ends {
-            new |= meta::REPORTED;
-        }
-        // A repeated SYN or SYN-ACK does not prolong the handshake, stragglers
-        // do not prolong the linger (IOS SLB `delay`).
-        let prolongs = step.state().0 != old.0 || old.is_active();
-        if prolongs {
-            new = meta::with_tick(new, tick);
-        }
-        let mut request = false;
-        let mut response = false;
-        if word & meta::FIRST_RESPONSE != 0 && arrival.payload > 0 {
-            match arrival.side {
-                Side::Client => request = word & meta::REQUESTED == 0,
-                Side::Server => {
-                    response = word & meta::REQUESTED != 0 && word & meta::RESPONDED == 0;
-                }
-            }
-            if request {
-                new |= meta::REQUESTED;
-            }
-            if response {
-                new |= meta::RESPONDED;
-            }
-        }
-        if step.state().is_active() || ends {
-            let measures = service(cold.service.load());
-            if let Some(measures) = measures
-                && is_long(cold, arrival, measures.short_flow_bytes)
-            {
-                new |= meta::LONG;
-            }
-        }
-
+        let new = successor(cold, arrival, word, step, tick, &service);
+        let new = table.forget(new);
         if new != word && !way.meta.replace(word, new) {
             let now = way.meta.load();
             if (now ^ word) & meta::GENERATION != 0 || !meta::is_flow(now) {
@@ -148,51 +109,224 @@ pub fn track<T: Table>(
             word = now;
             continue;
         }
-
         // From here on this CPU owns the transition.
+        let step = Transition::again(table.forget(step.packed()));
+        let change = Change { word, new, step };
         if let Some(live) = table.live(found.backend()) {
-            count(live, old, step.state(), ends && step.fails());
+            change.count(live);
         }
-        if old.is(State::HalfOpen) {
-            if matches!(arrival.side, Side::Client) && arrival.flags & flags::SYN != 0 {
-                cold.syn_repeats
-                    .store(cold.syn_repeats.load().saturating_add(1));
-                cold.client_start.store(arrival.sequence.wrapping_add(1));
-                tracked.repeated_syn = true;
-            }
-            if step.state().is(State::Answered) {
-                cold.server_start.store(arrival.sequence.wrapping_add(1));
-                cold.syn_ack_us.store(elapsed(cold, micros()));
-            }
+        tracked.repeated_syn = change.repeats_syn(arrival);
+        tracked.restored = change.old().is_ended() && change.state().is_active();
+        change.note(cold, arrival, &micros);
+        if change.gains(meta::REPORTED)
+            && let Some(measures) = service(cold.service.load())
+        {
+            tracked.ended = Some(change.end(found.backend(), cold, measures.measure, &micros));
         }
-        if request {
-            cold.request_us.store(elapsed(cold, micros()));
-        }
-        if response {
-            cold.response_us.store(elapsed(cold, micros()));
-        }
-        tracked.restored = old.is_ended() && step.state().is_active();
-        if !ends {
-            return tracked;
-        }
-        let Some(measures) = service(cold.service.load()) else {
-            return tracked;
-        };
-        let failed = step.fails();
-        let sample_us = if failed {
-            None
-        } else {
-            sample(cold, measures.measure, micros())
-        };
-        tracked.ended = Some(Ended {
-            backend: found.backend(),
-            long: new & meta::LONG != 0,
-            failed,
-            sample_us,
-        });
         return tracked;
     }
     tracked
+}
+
+/// A packet as the transitions see it.
+#[inline(always)]
+fn segment(cold: &ColdWay, arrival: &Arrival, word: u64, tick: u32) -> Segment {
+    let blind = meta::number(word).is(State::Answered) && !proves_handshake(cold, arrival);
+    Segment {
+        side: arrival.side,
+        flags: if blind { 0 } else { arrival.flags },
+        has_payload: tells(cold, arrival, word, tick),
+    }
+}
+
+/// The meta word after a transition.
+#[inline(always)]
+fn successor(
+    cold: &ColdWay,
+    arrival: &Arrival,
+    word: u64,
+    step: Transition,
+    tick: u32,
+    service: &impl Fn(u32) -> Option<Measures>,
+) -> u64 {
+    let old = meta::number(word);
+    let ends = step.ends() && word & meta::REPORTED == 0;
+    let mut new = meta::with_number(word & !meta::RESET_BY_CLIENT, step.state())
+        | step.reset_by_client() << meta::RESET_BY_CLIENT_SHIFT;
+    if ends {
+        new |= meta::REPORTED;
+    }
+    // A repeated SYN or SYN-ACK does not prolong the handshake, stragglers do
+    // not prolong the linger (IOS SLB `delay`). In direct return they do: the
+    // server may go on after the client's FIN.
+    let prolongs = step.state().0 != old.0
+        || old.is_active()
+        || old.is(State::Datagram)
+        || word & meta::ONE_SIDED != 0 && old.is_ended();
+    if arrival.payload > 0 && old.is_active() && meta::tick(word) != tick {
+        new &= !meta::UNASSURED;
+    }
+    if prolongs {
+        new = meta::with_tick(new, tick);
+    }
+    if word & meta::FIRST_RESPONSE != 0 {
+        let requested = word & meta::REQUESTED != 0;
+        // A datagram without data is a request or an answer like any other.
+        let carries = arrival.payload > 0 || old.is_datagram();
+        let (asks, answers) = match arrival.side {
+            Side::Client => (carries, false),
+            Side::Server => (false, carries),
+            Side::ClientAlone => (carries, acknowledges_data(cold, arrival)),
+        };
+        if asks {
+            new |= meta::REQUESTED;
+        }
+        if answers && requested {
+            new |= meta::RESPONDED;
+        }
+    }
+    if (step.state().is_active() || ends)
+        && let Some(measures) = service(cold.service.load())
+        && is_long(cold, arrival, measures.short_flow_bytes)
+    {
+        new |= meta::LONG;
+    }
+    new
+}
+
+/// A transition that this CPU won. Everything is asked of the two meta words
+/// anew: a value carried over from before the swap would be one more path of
+/// the program for the BPF verifier.
+struct Change {
+    word: u64,
+    new: u64,
+    step: Transition,
+}
+
+impl Change {
+    #[inline(always)]
+    fn old(&self) -> Number {
+        meta::number(self.word)
+    }
+
+    #[inline(always)]
+    fn state(&self) -> Number {
+        meta::number(self.new)
+    }
+
+    /// Whether the flow got this flag now.
+    #[inline(always)]
+    fn gains(&self, flag: u64) -> bool {
+        self.new & !self.word & flag != 0
+    }
+
+    /// Books it. Entering is counted before leaving, so that no reader sees a
+    /// flow in neither.
+    #[inline(always)]
+    fn count(&self, live: &LiveWords) {
+        let (old, new) = (self.old(), self.state());
+        if !old.is_active() && new.is_active() {
+            live.opened.add(1);
+        }
+        if self.gains(meta::REPORTED) && self.step.fails() {
+            live.resets.add(1);
+        }
+        if old.is_half_open() && !new.is_half_open() {
+            live.half_closed.add(1);
+        }
+        if old.is_active() && !new.is_active() {
+            live.closed.add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn repeats_syn(&self, arrival: &Arrival) -> bool {
+        self.old().is(State::HalfOpen)
+            && !matches!(arrival.side, Side::Server)
+            && arrival.flags & (flags::SYN | flags::ACK | flags::FIN | flags::RST) == flags::SYN
+    }
+
+    /// Keeps what the end of the flow will need.
+    #[inline(always)]
+    fn note(&self, cold: &ColdWay, arrival: &Arrival, micros: &impl Fn() -> u64) {
+        if self.repeats_syn(arrival) {
+            cold.syn_repeats
+                .store(cold.syn_repeats.load().saturating_add(1));
+            cold.client_start.store(arrival.sequence.wrapping_add(1));
+        }
+        if self.old().is(State::HalfOpen) {
+            if self.state().is(State::Answered) {
+                cold.server_start.store(arrival.sequence.wrapping_add(1));
+                cold.syn_ack_us.store(elapsed(cold, micros()));
+            } else if self.state().is_active() {
+                // Direct return: what the client acknowledges first is the
+                // server's SYN.
+                cold.server_start.store(arrival.acknowledgement);
+                cold.syn_ack_us.store(elapsed(cold, micros()));
+            }
+        }
+        if self.word & meta::ONE_SIDED != 0 && !self.old().is_ended() && self.state().is_ended() {
+            cold.client_end
+                .store(arrival.sequence.wrapping_add(arrival.payload));
+        }
+        if self.gains(meta::REQUESTED) {
+            cold.request_us.store(elapsed(cold, micros()));
+            if self.word & meta::ONE_SIDED != 0 && !self.state().is_ended() {
+                cold.client_end.store(arrival.acknowledgement);
+            }
+        }
+        if self.gains(meta::RESPONDED) {
+            cold.response_us.store(elapsed(cold, micros()));
+        }
+    }
+
+    #[inline(always)]
+    fn end(&self, backend: u16, cold: &ColdWay, measure: u8, micros: &impl Fn() -> u64) -> Ended {
+        let failed = self.step.fails();
+        let one_sided = self.word & meta::ONE_SIDED != 0;
+        Ended {
+            backend,
+            long: self.new & meta::LONG != 0,
+            failed,
+            sample_us: if failed {
+                None
+            } else {
+                sample(cold, measure, one_sided, micros())
+            },
+        }
+    }
+}
+
+/// What of a packet's payload a transition may believe. Of datagrams in direct
+/// return: that the client goes on a while after the first. Of segments on a
+/// flow that is over there: that they go beyond its end, or lie so far before it
+/// that the end was not the client's.
+#[inline(always)]
+fn tells(cold: &ColdWay, arrival: &Arrival, word: u64, tick: u32) -> bool {
+    let number = meta::number(word);
+    if number.is_datagram() {
+        return meta::tick(word) != tick;
+    }
+    if word & meta::ONE_SIDED != 0 && number.is_ended() {
+        let end = arrival.sequence.wrapping_add(arrival.payload);
+        let beyond = end.wrapping_sub(cold.client_end.load());
+        return arrival.payload > 0 && beyond != 0 && beyond <= u32::MAX - LARGEST_WINDOW;
+    }
+    arrival.payload > 0
+}
+
+/// The largest window (RFC 7323, section 2.3): no repeated segment lies further
+/// behind.
+const LARGEST_WINDOW: u32 = 1 << 30;
+
+/// Whether a client's segment acknowledges data of a server that is not seen:
+/// more than its first request did, since a greeting answers nothing.
+#[inline(always)]
+fn acknowledges_data(cold: &ColdWay, arrival: &Arrival) -> bool {
+    let before = cold.client_end.load();
+    let advance = arrival.acknowledgement.wrapping_sub(before);
+    // Zero: another CPU has published the request, but not yet its number.
+    arrival.flags & flags::ACK != 0 && before != 0 && advance != 0 && advance < 1 << 31
 }
 
 /// Bytes that a server may have sent before the client acknowledged anything:
@@ -205,7 +339,7 @@ const INITIAL_WINDOW: u32 = 1 << 17;
 /// an hour and are never evicted.
 #[inline(always)]
 fn proves_handshake(cold: &ColdWay, arrival: &Arrival) -> bool {
-    if matches!(arrival.side, Side::Server) || arrival.flags & flags::RST != 0 {
+    if !matches!(arrival.side, Side::Client) || arrival.flags & flags::RST != 0 {
         return true;
     }
     let start = cold.server_start.load();
@@ -213,28 +347,10 @@ fn proves_handshake(cold: &ColdWay, arrival: &Arrival) -> bool {
     start == 0 || arrival.acknowledgement.wrapping_sub(start) < INITIAL_WINDOW
 }
 
-/// Books a transition. Entering is counted before leaving, so that no reader
-/// sees a flow in neither.
-#[inline(always)]
-fn count(live: &LiveWords, old: Number, new: Number, failed: bool) {
-    if !old.is_active() && new.is_active() {
-        live.opened.add(1);
-    }
-    if failed {
-        live.resets.add(1);
-    }
-    if old.is_half_open() && !new.is_half_open() {
-        live.half_closed.add(1);
-    }
-    if old.is_active() && !new.is_active() {
-        live.closed.add(1);
-    }
-}
-
 #[inline(always)]
 fn is_long(cold: &ColdWay, arrival: &Arrival, short_flow_bytes: u32) -> bool {
     let (own, other) = match arrival.side {
-        Side::Client => (cold.client_start.load(), cold.server_start.load()),
+        Side::Client | Side::ClientAlone => (cold.client_start.load(), cold.server_start.load()),
         Side::Server => (cold.server_start.load(), cold.client_start.load()),
     };
     // Before the SYN-ACK nothing is known of the server's numbers.
@@ -261,7 +377,7 @@ fn elapsed(cold: &ColdWay, now: u64) -> u32 {
 }
 
 #[inline(always)]
-fn sample(cold: &ColdWay, what: u8, now: u64) -> Option<u64> {
+fn sample(cold: &ColdWay, what: u8, one_sided: bool, now: u64) -> Option<u64> {
     match what {
         measure::SYN_TO_SYN_ACK => {
             let micros = cold.syn_ack_us.load();
@@ -269,7 +385,14 @@ fn sample(cold: &ColdWay, what: u8, now: u64) -> Option<u64> {
         }
         measure::FIRST_RESPONSE => {
             let (request, response) = (cold.request_us.load(), cold.response_us.load());
-            (request > 0 && response >= request).then(|| (response - request) as u64)
+            if request == 0 || response < request {
+                return None;
+            }
+            let took = response - request;
+            // There the ACK of the answer has gone the client's whole round
+            // trip, as the handshake did.
+            let trip = if one_sided { cold.syn_ack_us.load() } else { 0 };
+            Some(if took > trip { took - trip } else { 1 } as u64)
         }
         _ => Some(now.saturating_sub(cold.syn_us.load())),
     }

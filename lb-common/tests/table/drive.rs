@@ -15,19 +15,41 @@ pub(crate) const SHORT_FLOW_BYTES: u32 = 15_360;
 pub(crate) const CLIENT_ISN: u32 = 1_000;
 pub(crate) const SERVER_ISN: u32 = 9_000;
 
-/// A TCP flow: a client endpoint and a VIP, both by number.
+/// What carries a flow, and how its server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) protocol: u8,
+    /// Opened by a datagram.
+    pub(crate) datagrams: bool,
+    /// The server answers directly.
+    pub(crate) direct: bool,
+    /// Who its client is.
+    pub(crate) client: Side,
+}
+
+/// The usual kind.
+pub(crate) const TCP: Kind = Kind {
+    protocol: 6,
+    datagrams: false,
+    direct: false,
+    client: Side::Client,
+};
+
+/// A flow: a client endpoint and a VIP, both by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
+    pub(crate) kind: Kind,
     pub(crate) home: Home,
     pub(crate) client: u64,
     pub(crate) vip: u64,
 }
 
 impl Flow {
-    pub(crate) fn new(home: Home, client: u32, vip: u16) -> Self {
+    pub(crate) fn of(kind: Kind, home: Home, client: u32, vip: u16) -> Self {
         Self {
+            kind,
             home,
-            client: client_word(endpoint4(client, 40_000), 6),
+            client: client_word(endpoint4(client, 40_000), kind.protocol),
             vip: endpoint4(0xc633_6400 | u32::from(vip), 80),
         }
     }
@@ -60,7 +82,7 @@ pub(crate) struct Moment {
 
 pub(crate) fn find<T: Table>(table: &T, flow: Flow, side: Side, backend: u16) -> Option<Found> {
     let endpoint = match side {
-        Side::Client => flow.vip,
+        Side::Client | Side::ClientAlone => flow.vip,
         Side::Server => backend_endpoint(backend),
     };
     flow::find(table, flow.home, flow.client, side, endpoint)
@@ -78,7 +100,7 @@ pub(crate) fn open<T: Table>(
     mut choose: impl FnMut(&T, &Paired) -> Option<u16>,
 ) -> Outcome {
     for _ in 0..3 {
-        let own = match find(table, flow, Side::Client, 0) {
+        let own = match find(table, flow, flow.kind.client, 0) {
             Some(found) if found.state().is_ended() || drained(found.backend()) => {
                 Target::of(&found)
             }
@@ -101,6 +123,8 @@ pub(crate) fn open<T: Table>(
             sequence: CLIENT_ISN,
             first_response: measures_first_response,
             tick: at.tick,
+            datagram: flow.kind.datagrams,
+            one_sided: flow.kind.direct,
             client_mac: 0,
             own_mac: 0,
             client_ifindex: 0,
@@ -151,7 +175,7 @@ pub(crate) fn send<T: Table>(
 /// A segment without payload whose numbers follow from the handshake alone.
 pub(crate) fn bare(side: Side, bits: u8) -> Arrival {
     let isn = match side {
-        Side::Client => (CLIENT_ISN, SERVER_ISN),
+        Side::Client | Side::ClientAlone => (CLIENT_ISN, SERVER_ISN),
         Side::Server => (SERVER_ISN, CLIENT_ISN),
     };
     let begun = u32::from(bits & flags::SYN == 0);

@@ -24,6 +24,7 @@ pub(crate) fn words(table: &Host) -> Vec<u64> {
             &cold.syn_ack_us,
             &cold.request_us,
             &cold.response_us,
+            &cold.client_end,
             &cold.client_start,
             &cold.server_start,
             &cold.service,

@@ -22,6 +22,8 @@ pub(crate) const TIMEOUTS: [u32; STATES] = {
     ticks[State::ServerFin as usize] = 300;
     ticks[State::Closed as usize] = 10;
     ticks[State::Reset as usize] = 20;
+    ticks[State::Datagram as usize] = 35;
+    ticks[State::Conversing as usize] = 400;
     ticks
 };
 
@@ -40,7 +42,7 @@ fn cold() -> ColdWay {
         syn_ack_us: Half::new(0),
         request_us: Half::new(0),
         response_us: Half::new(0),
-        padding0: Half::new(0),
+        client_end: Half::new(0),
         client_start: Half::new(0),
         server_start: Half::new(0),
         service: Half::new(0),
@@ -140,6 +142,7 @@ impl Table for Host {
         cold.syn_ack_us.store(value.cold.syn_ack_us);
         cold.request_us.store(value.cold.request_us);
         cold.response_us.store(value.cold.response_us);
+        cold.client_end.store(value.cold.client_end);
         cold.client_start.store(value.cold.client_start);
         cold.server_start.store(value.cold.server_start);
         cold.service.store(value.cold.service);

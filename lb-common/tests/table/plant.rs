@@ -1,12 +1,19 @@
 //! Flows that are there before a test begins.
 
 use lb_common::abi::TICK_MASK;
-use lb_common::flow::Slot;
+use lb_common::flow::{Arrival, Slot};
 use lb_common::hash::Home;
 use lb_common::tcp::{Side, State, flags};
 
-use crate::drive::{self, Flow, Moment, Outcome};
+use crate::drive::{self, Flow, Kind, Moment, Outcome};
 use crate::table::Host;
+
+/// UDP through us.
+const DATAGRAMS: Kind = Kind {
+    protocol: 17,
+    datagrams: true,
+    ..drive::TCP
+};
 
 /// The segments after the SYN that lead to a state.
 fn segments(state: State) -> &'static [(Side, u8)] {
@@ -15,6 +22,8 @@ fn segments(state: State) -> &'static [(Side, u8)] {
     const FIN: u8 = flags::FIN | flags::ACK;
     match state {
         State::Free | State::Busy | State::HalfOpen => &[],
+        // Neither is a state of TCP; see `advance`.
+        State::Datagram | State::Conversing => &[],
         State::Answered => &[(Server, SYN_ACK)],
         State::Established => &[(Server, SYN_ACK), (Client, flags::ACK)],
         State::ClientFin => &[(Server, SYN_ACK), (Client, flags::ACK), (Client, FIN)],
@@ -44,6 +53,16 @@ pub(crate) fn moment(tick: u32) -> Moment {
 /// Moves an open flow of `backend` on to a state.
 pub(crate) fn advance(table: &Host, flow: Flow, backend: u16, state: State, tick: u32) {
     let at = moment(tick);
+    if state == State::Conversing {
+        let found = drive::find(table, flow, Side::Server, backend).expect("the flow is there");
+        let answer = Arrival {
+            sequence: 0,
+            acknowledgement: 0,
+            payload: 9,
+            ..drive::bare(Side::Server, 0)
+        };
+        drive::send(table, &found, &answer, at, 1);
+    }
     for &(side, bits) in segments(state) {
         let found = drive::find(table, flow, side, backend).expect("the flow is there");
         drive::send(table, &found, &drive::bare(side, bits), at, 1);
@@ -77,9 +96,13 @@ pub(crate) fn fill(table: &Host, bucket: u32, client: u32, backend: u16, rows: &
             primary: bucket,
             secondary: bucket,
         };
+        let kind = match state {
+            State::Datagram | State::Conversing => DATAGRAMS,
+            _ => drive::TCP,
+        };
         let slot = plant(
             table,
-            Flow::new(home, client + number as u32, 1),
+            Flow::of(kind, home, client + number as u32, 1),
             backend,
             state,
             tick,

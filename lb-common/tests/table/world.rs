@@ -6,7 +6,7 @@ use lb_common::hash::Home;
 use lb_common::tcp::Side::{self, Client};
 use lb_common::tcp::State;
 
-use crate::drive::{Flow, Moment, Outcome, bare, find, open, send};
+use crate::drive::{Flow, Kind, Moment, Outcome, bare, find, open, send};
 use crate::table::Host;
 
 pub(crate) const BACKEND: u16 = 3;
@@ -25,10 +25,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(measure: u8) -> Self {
+    pub(crate) fn of(kind: Kind, measure: u8) -> Self {
         let world = Self {
             host: Host::new(2, 4, 5),
-            flow: Flow::new(HOME, 1, 1),
+            flow: Flow::of(kind, HOME, 1, 1),
             measure,
             at: Moment {
                 tick: NOW,

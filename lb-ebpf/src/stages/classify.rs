@@ -1,21 +1,21 @@
 //! Is this packet ours at all? Everything else leaves here, untouched.
 
-use crate::{maps, packet::Ipv4};
+use crate::{
+    maps,
+    packet::{self, Ipv4},
+};
 use lb_common::{hash::filter_bit4, reason::Reason};
-
-/// TCP in the protocol field (RFC 9293).
-pub const TCP: u8 = 6;
 
 /// Which ends of a packet may be ours: a VIP as destination, a server as
 /// source. The filter has false positives, never false negatives.
 #[derive(Clone, Copy)]
-pub struct Ours {
+pub(crate) struct Ours {
     pub source: bool,
     pub destination: bool,
 }
 
 #[inline(always)]
-pub fn run(ip: &Ipv4) -> Result<Ours, Reason> {
+pub(crate) fn run(ip: &Ipv4) -> Result<Ours, Reason> {
     let ours = Ours {
         source: maps::filter_has(filter_bit4(ip.source)),
         destination: maps::filter_has(filter_bit4(ip.destination)),
@@ -23,7 +23,7 @@ pub fn run(ip: &Ipv4) -> Result<Ours, Reason> {
     if !ours.source && !ours.destination {
         return Err(Reason::PassedNotOurs);
     }
-    if ip.protocol != TCP {
+    if ip.protocol != packet::TCP && ip.protocol != packet::UDP && ip.protocol != packet::ICMP {
         return Err(Reason::PassedProtocol);
     }
     if ip.is_fragment {

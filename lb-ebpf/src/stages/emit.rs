@@ -1,9 +1,8 @@
 //! Finds the next hop, writes the frame and sends it.
 
-use super::rewrite::Direction;
 use crate::{
     maps::{self, Flows4},
-    packet::{self, Ipv4, Macs, Tcp, Translation},
+    packet::{self, GROUP_BIT, Ipv4, Macs, Translation, Transport},
 };
 use aya_ebpf::{
     bindings::{bpf_fib_lookup as FibLookup, xdp_action},
@@ -11,7 +10,7 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use lb_common::{
-    abi::{Hop, HopKey, address4, hop_flags},
+    abi::{Backend, Hop, HopKey, address4, hop_flags},
     flow::{self, Found, meta},
     reason::Reason,
 };
@@ -22,40 +21,61 @@ const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
 const FIB_FRAGMENTATION_NEEDED: i64 = 8;
 
-/// Set in MAC addresses of groups, as a number.
-const GROUP_BIT: u64 = 1 << 40;
-
 struct Exit {
     ifindex: u32,
     macs: Macs,
 }
 
+/// Sends a translated packet to a backend.
 #[inline(always)]
-pub fn run(
+pub(crate) fn to_server(
     ctx: &XdpContext,
-    table: &Flows4,
-    direction: &Direction,
+    backend: u16,
     ip: &Ipv4,
-    tcp: &Tcp,
     translation: &Translation,
 ) -> Result<u32, Reason> {
-    let backend = maps::backend(direction.backend()).ok_or(Reason::Internal)?;
-    let exit = match direction {
-        Direction::ToServer(_) | Direction::Opened(_) => {
-            cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?
-        }
-        Direction::ToClient(found) => match cached(meta::hop(found.meta) as u32, ip)? {
-            Some(exit) => exit,
-            None => {
-                let (exit, index) = resolve(ctx, table, found, ip, tcp, translation)?;
-                if index != 0 {
-                    flow::note_hop(table, found, index as u16);
-                }
-                exit
+    let backend = maps::backend(backend).ok_or(Reason::Internal)?;
+    let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
+    packet::translate(ctx, ip, translation)?;
+    send(ctx, backend, ip, &exit)
+}
+
+/// Sends a packet as it is to a backend that answers directly.
+#[inline(always)]
+pub(crate) fn direct(ctx: &XdpContext, backend: u16, ip: &Ipv4) -> Result<u32, Reason> {
+    let backend = maps::backend(backend).ok_or(Reason::Internal)?;
+    let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
+    send(ctx, backend, ip, &exit)
+}
+
+/// Sends a server's packet to the client of its flow.
+#[inline(always)]
+pub(crate) fn to_client(
+    ctx: &XdpContext,
+    table: &Flows4,
+    found: &Found,
+    ip: &Ipv4,
+    transport: &Transport,
+    translation: &Translation,
+) -> Result<u32, Reason> {
+    let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+    let exit = match cached(meta::hop(found.meta) as u32, ip)? {
+        Some(exit) => exit,
+        None => {
+            let (exit, index) = resolve(ctx, table, found, ip, transport, translation)?;
+            if index != 0 {
+                flow::note_hop(table, found, index as u16);
             }
-        },
+            exit
+        }
     };
-    packet::write(ctx, ip, translation, &exit.macs)?;
+    packet::translate(ctx, ip, translation)?;
+    send(ctx, backend, ip, &exit)
+}
+
+#[inline(always)]
+fn send(ctx: &XdpContext, backend: &Backend, ip: &Ipv4, exit: &Exit) -> Result<u32, Reason> {
+    packet::address(ctx, &exit.macs)?;
     maps::count_traffic(backend.service, ip.total_length as u64);
     if exit.ifindex == ctx.ingress_ifindex() as u32 {
         return Ok(xdp_action::XDP_TX);
@@ -96,7 +116,7 @@ fn resolve(
     table: &Flows4,
     found: &Found,
     ip: &Ipv4,
-    tcp: &Tcp,
+    transport: &Transport,
     translation: &Translation,
 ) -> Result<(Exit, u32), Reason> {
     let fib = &mut maps::scratch().ok_or(Reason::Internal)?.fib;
@@ -105,7 +125,7 @@ fn resolve(
     fib.family = AF_INET;
     fib.l4_protocol = ip.protocol;
     fib.sport = translation.port.to_be();
-    fib.dport = tcp.destination_port.to_be();
+    fib.dport = transport.destination_port.to_be();
     fib.ifindex = ctx.ingress_ifindex() as u32;
     fib.__bindgen_anon_1.tot_len = ip.total_length;
     fib.__bindgen_anon_2.tos = ip.tos;

@@ -2,7 +2,7 @@
 
 use crate::{
     maps,
-    packet::{Ipv4, Tcp},
+    packet::{ICMP, Ipv4, Transport},
 };
 use lb_common::{
     abi::{Service, ServiceKey, address4},
@@ -11,17 +11,29 @@ use lb_common::{
 
 /// A service and its index.
 #[derive(Clone, Copy)]
-pub struct Known {
+pub(crate) struct Known {
     pub index: u32,
     pub service: &'static Service,
 }
 
+/// Whether an address is a VIP. Every VIP has a key of the protocol ICMP.
+#[inline(always)]
+pub(crate) fn is_vip(address: u32) -> bool {
+    let key = ServiceKey {
+        address: address4(address.to_be_bytes()),
+        port: 0,
+        protocol: ICMP,
+        family: 4,
+    };
+    maps::service_index(&key).is_some()
+}
+
 /// The service of this very port, else the one of every port.
 #[inline(always)]
-pub fn run(ip: &Ipv4, tcp: &Tcp) -> Result<Known, Reason> {
+pub(crate) fn run(ip: &Ipv4, transport: &Transport) -> Result<Known, Reason> {
     let mut key = ServiceKey {
         address: address4(ip.destination.to_be_bytes()),
-        port: tcp.destination_port,
+        port: transport.destination_port,
         protocol: ip.protocol,
         family: 4,
     };

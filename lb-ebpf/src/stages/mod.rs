@@ -1,9 +1,9 @@
 //! The stages of the packet path. They do not call one another: the pipeline
 //! hands each the results of those before it.
 
-pub mod classify;
-pub mod emit;
-pub mod find;
-pub mod lookup;
-pub mod open;
-pub mod rewrite;
+pub(crate) mod classify;
+pub(crate) mod emit;
+pub(crate) mod find;
+pub(crate) mod lookup;
+pub(crate) mod open;
+pub(crate) mod rewrite;

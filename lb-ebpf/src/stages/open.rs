@@ -4,11 +4,13 @@ use super::lookup::Known;
 use crate::{
     clock,
     maps::{self, Flows4, Scratch, ServicePool},
-    packet::{self, Ipv4, Tcp},
+    packet::{self, Ipv4, Transport},
 };
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
-    abi::{Service, Settings, algorithm, endpoint4, measure, ticks_between},
+    abi::{
+        Service, Settings, algorithm, backend_flags, endpoint4, forwarding, measure, ticks_between,
+    },
     flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
     hash,
     pick::{self, Picked},
@@ -20,16 +22,17 @@ use lb_common::{
 const ATTEMPTS: u32 = 3;
 
 #[inline(always)]
-fn is_first_syn(tcp: &Tcp) -> bool {
-    tcp.flags & (flags::SYN | flags::ACK | flags::FIN | flags::RST) == flags::SYN
+fn may_open(transport: &Transport) -> bool {
+    transport.is_udp
+        || transport.flags & (flags::SYN | flags::ACK | flags::FIN | flags::RST) == flags::SYN
 }
 
 /// Whether a client's packet on an existing flow begins a new one: a SYN on a
 /// tuple that is over, or on one whose SYN was never answered by a backend that
 /// may not take new flows any more (cilium/cilium issue 32472).
 #[inline(always)]
-pub fn must_pick_again(found: &Found, tcp: &Tcp) -> bool {
-    if !is_first_syn(tcp) {
+pub(crate) fn must_pick_again(found: &Found, transport: &Transport) -> bool {
+    if !may_open(transport) {
         return false;
     }
     gives_way(found)
@@ -39,7 +42,20 @@ pub fn must_pick_again(found: &Found, tcp: &Tcp) -> bool {
 #[inline(always)]
 fn gives_way(found: &Found) -> bool {
     let state = meta::number(found.meta);
-    state.is_ended() || state.is(State::HalfOpen) && !may_take_new_flows(found.backend())
+    state.is_ended()
+        || state.is(State::HalfOpen) && !may_take_new_flows(found.backend())
+        || state.is_datagram() && is_removed(found.backend())
+}
+
+/// Datagrams have no end to wait for: those of a removed backend go to another
+/// one at once (kubernetes/kubernetes issue 76664).
+#[inline(always)]
+fn is_removed(backend: u16) -> bool {
+    const BOTH: u32 = backend_flags::PRESENT | backend_flags::REMOVED;
+    match maps::backend(backend) {
+        Some(backend) => backend.flags & BOTH != backend_flags::PRESENT,
+        None => true,
+    }
 }
 
 #[inline(always)]
@@ -53,35 +69,32 @@ fn may_take_new_flows(backend: u16) -> bool {
 /// Opens the flow of a SYN. A former flow of the same tuple gives its place to
 /// the new one.
 #[inline(always)]
-pub fn run(
+pub(crate) fn run(
     ctx: &XdpContext,
     settings: &Settings,
     known: Known,
     ip: &Ipv4,
-    tcp: &Tcp,
+    transport: &Transport,
     tick: u32,
-) -> Result<Twin, Reason> {
-    if !is_first_syn(tcp) {
+) -> Result<(), Reason> {
+    if !may_open(transport) {
         return Err(Reason::NoFlow);
-    }
-    if ip.ttl <= 1 {
-        // Before anything is opened: no server would hear of this SYN, and its
-        // silence would be charged to it.
-        return Err(Reason::TtlExceeded);
     }
     let scratch = maps::scratch().ok_or(Reason::Internal)?;
     let (client_mac, own_mac) = packet::macs(ctx);
-    let client = client_word(endpoint4(ip.source, tcp.source_port), ip.protocol);
+    let client = client_word(endpoint4(ip.source, transport.source_port), ip.protocol);
     scratch.opening = Opening {
         home: hash::home(client, settings.hash_secret, settings.bucket_mask4),
         client,
-        virtual_endpoint: endpoint4(ip.destination, tcp.destination_port),
+        virtual_endpoint: endpoint4(ip.destination, transport.destination_port),
         backend_endpoint: 0,
         backend: 0,
         service: known.index as u16,
         hop: 0,
-        sequence: tcp.sequence,
+        sequence: transport.sequence,
         first_response: known.service.measure == measure::FIRST_RESPONSE,
+        datagram: transport.is_udp,
+        one_sided: known.service.forwarding == forwarding::DSR,
         tick,
         micros: clock::micros(),
         client_mac,
@@ -93,15 +106,15 @@ pub fn run(
         match attempt(known.service.algorithm) {
             OPENED => {
                 maps::count(Reason::NewFlow);
-                return Ok(opened(scratch));
+                return Ok(());
             }
             FOUND => {
                 maps::count(Reason::SynRepeated);
-                return Ok(opened(scratch));
+                return Ok(());
             }
             EXISTING => {
                 maps::count(Reason::Withdrawn);
-                return Ok(opened(scratch));
+                return Ok(());
             }
             // The place is gone: survey afresh.
             RACED => {}
@@ -114,12 +127,15 @@ pub fn run(
     Err(Reason::TableFull)
 }
 
+/// The backend of the flow that [`run`] opened or found: in the scratch space,
+/// so that no path of the program carries a value that is not there.
 #[inline(always)]
-fn opened(scratch: &Scratch) -> Twin {
-    Twin {
+pub(crate) fn opened() -> Option<Twin> {
+    let scratch = maps::scratch()?;
+    Some(Twin {
         backend: scratch.opening.backend,
         backend_endpoint: scratch.opening.backend_endpoint,
-    }
+    })
 }
 
 // What an attempt came to. Numbers, since a BPF function returns a scalar.
@@ -247,8 +263,10 @@ fn pool<'a>(
         ring: service.ring,
         attended,
         refused: move |endpoint: u64| {
-            // Asked only of backends that may take new flows.
-            let paired = scratch.survey.paired.contains(table, endpoint);
+            // Asked only of backends that may take new flows. In direct return
+            // the server sees the VIP: no two flows look alike to it.
+            let paired =
+                !scratch.opening.one_sided && scratch.survey.paired.contains(table, endpoint);
             if paired {
                 scratch.collided.set(1);
             }

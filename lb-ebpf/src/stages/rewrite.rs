@@ -2,82 +2,119 @@
 
 use crate::{
     maps::{self, Flows4},
-    packet::{End, Ipv4, Tcp, Translation},
+    packet::{End, Ipv4, Translation, Transport},
 };
 use lb_common::{
     checksum::Delta,
-    flow::{self, Arrival, Found, Measures, Twin},
+    flow::{self, Arrival, Found, Measures, Twin, meta},
     reason::Reason,
     tcp::Side,
 };
 
-/// Where a packet goes.
-pub enum Direction {
-    /// To the backend of a known flow.
-    ToServer(Found),
-    /// To the client of a known flow.
-    ToClient(Found),
-    /// To the backend of a flow that this packet opened.
-    Opened(Twin),
-}
-
-impl Direction {
-    /// Index of the flow's backend.
-    #[inline(always)]
-    pub fn backend(&self) -> u16 {
-        match self {
-            Self::ToServer(found) | Self::ToClient(found) => found.backend(),
-            Self::Opened(opened) => opened.backend,
-        }
-    }
-}
-
-/// The translation, once the flow has taken note of the packet.
+/// Whether the flow's server answers its client directly. Nothing but MAC
+/// addresses changes then, the time to live included: the balancer is no router
+/// there.
 #[inline(always)]
-pub fn run(direction: &Direction, ip: &Ipv4, tcp: &Tcp, tick: u32) -> Result<Translation, Reason> {
-    if ip.ttl <= 1 {
-        return Err(Reason::TtlExceeded);
-    }
-    let (end, target) = match direction {
-        Direction::ToServer(found) => {
-            note(found, Side::Client, tcp, tick);
-            (End::Destination, found.backend_endpoint())
-        }
-        Direction::ToClient(found) => {
-            note(found, Side::Server, tcp, tick);
-            (End::Source, found.virtual_endpoint())
-        }
-        Direction::Opened(opened) => (End::Destination, opened.backend_endpoint),
-    };
+pub(crate) fn is_direct(found: &Found) -> bool {
+    found.meta & meta::ONE_SIDED != 0
+}
+
+/// Lets a flow of direct return take note of its client's packet.
+#[inline(always)]
+pub(crate) fn direct(found: &Found, transport: &Transport, tick: u32) {
+    note(found, Side::ClientAlone, transport, tick);
+}
+
+/// The headers of a client's packet on a known flow, once the flow has taken
+/// note of it.
+#[inline(always)]
+pub(crate) fn to_server(
+    found: &Found,
+    ip: &Ipv4,
+    transport: &Transport,
+    tick: u32,
+) -> Result<Translation, Reason> {
+    live_on(ip)?;
+    note(found, Side::Client, transport, tick);
+    Ok(translation(
+        End::Destination,
+        found.backend_endpoint(),
+        ip,
+        transport,
+    ))
+}
+
+/// The headers of a server's packet, once its flow has taken note of it.
+#[inline(always)]
+pub(crate) fn to_client(
+    found: &Found,
+    ip: &Ipv4,
+    transport: &Transport,
+    tick: u32,
+) -> Result<Translation, Reason> {
+    live_on(ip)?;
+    note(found, Side::Server, transport, tick);
+    Ok(translation(
+        End::Source,
+        found.virtual_endpoint(),
+        ip,
+        transport,
+    ))
+}
+
+/// The headers of the packet that opened a flow.
+#[inline(always)]
+pub(crate) fn opened(twin: &Twin, ip: &Ipv4, transport: &Transport) -> Translation {
+    translation(End::Destination, twin.backend_endpoint, ip, transport)
+}
+
+#[inline(always)]
+fn translation(end: End, target: u64, ip: &Ipv4, transport: &Transport) -> Translation {
     let address = (target >> 16) as u32;
     let port = target as u16;
     let (old_address, old_port) = match end {
-        End::Source => (ip.source, tcp.source_port),
-        End::Destination => (ip.destination, tcp.destination_port),
+        End::Source => (ip.source, transport.source_port),
+        End::Destination => (ip.destination, transport.destination_port),
     };
-    let ttl = ip.ttl - 1;
+    let ttl = ip.ttl.wrapping_sub(1);
     let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
     let moved = Delta::new().double(old_address, address);
-    Ok(Translation {
+    let shown = moved.word(old_port, port);
+    Translation {
         end,
         address,
         port,
         ttl,
         ip_checksum: moved.word(word(ip.ttl), word(ttl)).apply(ip.checksum),
-        tcp_checksum: moved.word(old_port, port).apply(tcp.checksum),
-    })
+        checksum: if transport.is_udp {
+            shown.apply_udp(transport.checksum)
+        } else {
+            shown.apply(transport.checksum)
+        },
+        is_udp: transport.is_udp,
+    }
+}
+
+/// Whether a packet that we route may be forwarded once more.
+#[inline(always)]
+pub(crate) fn live_on(ip: &Ipv4) -> Result<(), Reason> {
+    if ip.ttl <= 1 {
+        Err(Reason::TtlExceeded)
+    } else {
+        Ok(())
+    }
 }
 
 /// Lets the flow take note of the packet. Nearly every packet changes nothing
 /// and returns at once.
 #[inline(always)]
-fn note(found: &Found, side: Side, tcp: &Tcp, tick: u32) {
+fn note(found: &Found, side: Side, transport: &Transport, tick: u32) {
     let arrival = Arrival {
         side,
-        flags: tcp.flags,
-        sequence: tcp.sequence,
-        acknowledgement: tcp.acknowledgement,
-        payload: tcp.payload,
+        flags: transport.flags,
+        sequence: transport.sequence,
+        acknowledgement: transport.acknowledgement,
+        payload: transport.payload,
     };
     if flow::is_quiet(found.meta, &arrival, tick) {
         return;

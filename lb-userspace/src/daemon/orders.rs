@@ -74,6 +74,10 @@ impl Daemon {
             now,
         );
         self.carry_out()?;
+        // The answer tells a drained backend from one that still has flows, so
+        // it must not rest on counts from before the order.
+        self.sample()?;
+        self.carry_out()?;
         let view = self.engine.backend(index).context("not steered")?;
         let changed = before.overrides != view.overrides;
         let live = self.maps.live.read(index.into());

@@ -6,7 +6,7 @@ use aya::{
     Ebpf, EbpfLoader,
     maps::ProgramArray,
     programs::{
-        Xdp, XdpMode,
+        ProgramError, Xdp, XdpMode,
         links::{FdLink, PinnedLink},
         xdp::XdpLink,
     },
@@ -141,8 +141,7 @@ impl Loaded {
                 .program_mut(name)
                 .with_context(|| format!("the BPF object has no program `{name}`"))?
                 .try_into()?;
-            program
-                .load()
+            load_patiently(program)
                 .with_context(|| format!("the kernel refused the program `{name}`"))?;
         }
         let mut table = ProgramArray::try_from(
@@ -297,6 +296,20 @@ impl Loaded {
         }
         Ok(())
     }
+}
+
+/// Loads a program. The kernel breaks off a verification while the thread has a
+/// signal pending (`bpf_check`: `EAGAIN`); libbpf asks five times too.
+fn load_patiently(program: &mut Xdp) -> Result<(), ProgramError> {
+    const ATTEMPTS: usize = 5;
+    for _ in 1..ATTEMPTS {
+        match program.load() {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.kind() == std::io::ErrorKind::WouldBlock => {}
+            answer => return answer,
+        }
+    }
+    program.load()
 }
 
 /// How to attach.
