@@ -1,0 +1,470 @@
+//! Rows of the packet table, and the one helper that runs them.
+
+use super::{
+    Carried, Counter, Endpoint, Frame, Lab, Mac, Moved, Port, icmp,
+    scene::{BACK, FRONT, ROUTER_MAC, Server},
+    verdict,
+};
+use lb_common::reason::Reason;
+use std::fmt::Write as _;
+
+/// What is to become of a frame.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Translated and sent.
+    Sent {
+        /// The end that is rewritten, and to what.
+        rewritten: Rewritten,
+        /// Destination and source MAC address.
+        macs: (Mac, Mac),
+        /// Where it leaves.
+        port: Port,
+        /// The service on which it is counted.
+        service: u32,
+    },
+    /// A ping, answered in place.
+    Answered,
+    /// Dropped, untouched.
+    Dropped(Reason),
+    /// Passed to the kernel, untouched.
+    Passed(Reason),
+}
+
+/// Which end of a frame is rewritten.
+#[derive(Clone, Copy, Debug)]
+pub enum Rewritten {
+    /// Its source.
+    Source(Endpoint),
+    /// Its destination.
+    Destination(Endpoint),
+    /// Neither, and not its time to live: its server answers directly.
+    Nothing,
+}
+
+#[derive(Clone, Debug)]
+enum Input {
+    Frame(Box<Frame>),
+    Raw(Vec<u8>),
+}
+
+/// A frame that arrives, and all that it is to do.
+#[derive(Clone, Debug)]
+pub struct Step {
+    input: Input,
+    patches: Vec<(usize, Vec<u8>)>,
+    cut: Option<usize>,
+    ingress: Port,
+    outcome: Outcome,
+    also: Vec<(Counter, i64)>,
+}
+
+impl Step {
+    fn new(input: Input, ingress: Port, outcome: Outcome) -> Self {
+        Self {
+            input,
+            patches: Vec::new(),
+            cut: None,
+            ingress,
+            outcome,
+            also: Vec::new(),
+        }
+    }
+
+    /// A client's frame that goes on to `server`.
+    pub fn to_server(frame: Frame, server: Server) -> Self {
+        let outcome = Outcome::Sent {
+            rewritten: Rewritten::Destination(server.endpoint),
+            macs: (server.mac(), BACK.1),
+            port: Port::Back,
+            service: server.service,
+        };
+        Self::new(Input::Frame(Box::new(frame)), Port::Front, outcome)
+    }
+
+    /// A client's frame that goes on as it is to `server`, which answers
+    /// directly.
+    pub fn direct(frame: Frame, server: Server) -> Self {
+        let mut step = Self::to_server(frame, server);
+        if let Outcome::Sent { rewritten, .. } = &mut step.outcome {
+            *rewritten = Rewritten::Nothing;
+        }
+        step
+    }
+
+    /// A ping that is answered.
+    pub fn answered(frame: Frame) -> Self {
+        Self::new(
+            Input::Frame(Box::new(frame)),
+            Port::Front,
+            Outcome::Answered,
+        )
+    }
+
+    /// A server's frame that goes on to its client as from `vip`.
+    pub fn to_client(frame: Frame, vip: Endpoint, service: u32) -> Self {
+        let outcome = Outcome::Sent {
+            rewritten: Rewritten::Source(vip),
+            macs: (ROUTER_MAC, FRONT.1),
+            port: Port::Front,
+            service,
+        };
+        Self::new(Input::Frame(Box::new(frame)), Port::Back, outcome)
+    }
+
+    /// A frame of the network that is passed untouched.
+    pub fn raw_passed(bytes: Vec<u8>, ingress: Port, reason: Reason) -> Self {
+        Self::new(Input::Raw(bytes), ingress, Outcome::Passed(reason))
+    }
+
+    /// This frame is dropped instead.
+    pub fn dropped(mut self, reason: Reason) -> Self {
+        self.outcome = Outcome::Dropped(reason);
+        self
+    }
+
+    /// This frame is passed instead.
+    pub fn passed(mut self, reason: Reason) -> Self {
+        self.outcome = Outcome::Passed(reason);
+        self
+    }
+
+    /// This frame, coming in and going out, changed by `change`.
+    pub fn with(mut self, change: impl FnOnce(&mut Frame)) -> Self {
+        if let Input::Frame(frame) = &mut self.input {
+            change(frame);
+        }
+        self
+    }
+
+    /// This frame with so many bytes of payload.
+    pub fn payload(self, length: usize) -> Self {
+        self.with(|frame| *frame = frame.clone().payload(length))
+    }
+
+    /// Overwrites bytes of the frame that comes in.
+    pub fn patch(mut self, offset: usize, bytes: &[u8]) -> Self {
+        self.patches.push((offset, bytes.to_vec()));
+        self
+    }
+
+    /// Cuts the frame that comes in.
+    pub fn cut(mut self, length: usize) -> Self {
+        self.cut = Some(length);
+        self
+    }
+
+    /// Comes in elsewhere.
+    pub fn at(mut self, port: Port) -> Self {
+        self.ingress = port;
+        self
+    }
+
+    /// Leaves elsewhere.
+    pub fn leaving(mut self, at: Port, with: (Mac, Mac)) -> Self {
+        if let Outcome::Sent { macs, port, .. } = &mut self.outcome {
+            *macs = with;
+            *port = at;
+        }
+        self
+    }
+
+    /// Moves these counters too.
+    pub fn also(mut self, moves: impl IntoIterator<Item = (Counter, i64)>) -> Self {
+        self.also.extend(moves);
+        self
+    }
+
+    /// Length of the frame that comes in, before it is cut.
+    pub fn length(&self) -> usize {
+        match &self.input {
+            Input::Frame(frame) => frame.bytes().len(),
+            Input::Raw(bytes) => bytes.len(),
+        }
+    }
+
+    /// The frame that comes in.
+    pub fn incoming(&self) -> Vec<u8> {
+        let mut bytes = match &self.input {
+            Input::Frame(frame) => frame.bytes(),
+            Input::Raw(bytes) => bytes.clone(),
+        };
+        for (offset, patch) in &self.patches {
+            bytes[*offset..*offset + patch.len()].copy_from_slice(patch);
+        }
+        if let Some(length) = self.cut {
+            bytes.truncate(length);
+        }
+        bytes
+    }
+
+    /// Where it comes in.
+    pub fn ingress(&self) -> Port {
+        self.ingress
+    }
+
+    /// The answer to this ping.
+    fn echoed(&self) -> Frame {
+        let Input::Frame(frame) = &self.input else {
+            panic!("only a frame that was built can be answered")
+        };
+        let Carried::Icmp(_, code, rest) = frame.carried else {
+            panic!("only a ping can be answered")
+        };
+        Frame {
+            carried: Carried::Icmp(icmp::ECHO_REPLY, code, rest),
+            macs: (frame.macs.1, frame.macs.0),
+            source: frame.destination,
+            destination: frame.source,
+            ttl: 64,
+            ..(**frame).clone()
+        }
+    }
+
+    fn expected(&self) -> (u32, Vec<u8>, Moved) {
+        let mut moved = Moved::new();
+        for (counter, by) in &self.also {
+            moved.add(*counter, *by);
+        }
+        match &self.outcome {
+            Outcome::Dropped(reason) => {
+                moved.add(Counter::Reason(*reason), 1);
+                (verdict::DROP, self.incoming(), moved)
+            }
+            Outcome::Passed(reason) => {
+                moved.add(Counter::Reason(*reason), 1);
+                (verdict::PASS, self.incoming(), moved)
+            }
+            Outcome::Answered => {
+                moved.add(Counter::Reason(Reason::EchoAnswered), 1);
+                (verdict::TX, self.echoed().bytes(), moved)
+            }
+            Outcome::Sent {
+                rewritten,
+                macs,
+                port,
+                service,
+            } => {
+                let Input::Frame(frame) = &self.input else {
+                    panic!("only a frame that was built can be forwarded")
+                };
+                moved.add(Counter::Reason(Reason::Forwarded), 1);
+                moved.add(Counter::Packets(*service), 1);
+                moved.add(Counter::Bytes(*service), frame.total_length().into());
+                let out = frame.clone().with(|frame| {
+                    frame.macs = *macs;
+                    match rewritten {
+                        Rewritten::Source(endpoint) => frame.source = *endpoint,
+                        Rewritten::Destination(endpoint) => frame.destination = *endpoint,
+                        Rewritten::Nothing => return,
+                    }
+                    frame.ttl -= 1;
+                });
+                let verdict = if *port == self.ingress {
+                    verdict::TX
+                } else {
+                    verdict::REDIRECT
+                };
+                (verdict, out.bytes(), moved)
+            }
+        }
+    }
+
+    /// Runs the frame; what differs from what is expected.
+    pub fn judge(&self, lab: &mut Lab) -> Result<(), String> {
+        let (wanted_verdict, wanted_bytes, wanted_moves) = self.expected();
+        lab.drain_wanted(&mut Moved::new());
+        let before = lab.snapshot();
+        let (verdict, bytes) = lab.run(&self.incoming(), self.ingress);
+        let after = lab.snapshot();
+        let mut moved = before.moved(&after);
+        lab.drain_wanted(&mut moved);
+
+        let mut report = String::new();
+        if verdict != wanted_verdict {
+            let (wanted, got) = (verdict::name(wanted_verdict), verdict::name(verdict));
+            let _ = writeln!(report, "verdict: expected {wanted}, got {got}");
+        }
+        if bytes != wanted_bytes {
+            report += &hex_difference(&wanted_bytes, &bytes);
+        }
+        for line in wanted_moves.difference(&moved) {
+            let _ = writeln!(report, "{line}");
+        }
+        if let Err(line) = before.measurements_agree(&after) {
+            let _ = writeln!(report, "{line}");
+        }
+        if report.is_empty() {
+            Ok(())
+        } else {
+            Err(report)
+        }
+    }
+}
+
+/// Lines of sixteen bytes in which `wanted` and `got` differ, changed bytes
+/// marked.
+pub fn hex_difference(wanted: &[u8], got: &[u8]) -> String {
+    let mut text = String::new();
+    if wanted.len() != got.len() {
+        let _ = writeln!(text, "length: expected {}, got {}", wanted.len(), got.len());
+    }
+    for offset in (0..wanted.len().max(got.len())).step_by(16) {
+        let line = |bytes: &[u8]| {
+            let end = bytes.len().min(offset + 16);
+            bytes.get(offset..end).unwrap_or(&[]).to_vec()
+        };
+        let (wanted, got) = (line(wanted), line(got));
+        if wanted == got {
+            continue;
+        }
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let marks: Vec<&str> = (0..wanted.len().max(got.len()))
+            .map(|place| {
+                if wanted.get(place) == got.get(place) {
+                    "  "
+                } else {
+                    "^^"
+                }
+            })
+            .collect();
+        let _ = writeln!(text, "  {offset:04x}  expected {}", hex(&wanted));
+        let _ = writeln!(text, "        got      {}", hex(&got));
+        let _ = writeln!(text, "                 {}", marks.join(" ").trim_end());
+    }
+    text
+}
+
+type Change = Box<dyn Fn(&mut Lab)>;
+type Check = Box<dyn Fn(&mut Lab) -> Result<(), String>>;
+
+enum Do {
+    Send(Box<Step>),
+    Change(Change),
+    Check(Check),
+}
+
+/// A named conversation.
+pub struct Row {
+    name: String,
+    origin: &'static str,
+    script: Vec<Do>,
+}
+
+impl Row {
+    /// A row that does nothing yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            origin: "",
+            script: Vec::new(),
+        }
+    }
+
+    /// This row under a name.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Where the case comes from: a specification, another balancer's test, a
+    /// report of one of its users.
+    pub fn from(mut self, origin: &'static str) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// A frame arrives.
+    pub fn send(mut self, step: Step) -> Self {
+        self.script.push(Do::Send(Box::new(step)));
+        self
+    }
+
+    /// Frames arrive.
+    pub fn sends(mut self, steps: impl IntoIterator<Item = Step>) -> Self {
+        self.script
+            .extend(steps.into_iter().map(|step| Do::Send(Box::new(step))));
+        self
+    }
+
+    /// The controller, or time, changes something.
+    pub fn change(mut self, change: impl Fn(&mut Lab) + 'static) -> Self {
+        self.script.push(Do::Change(Box::new(change)));
+        self
+    }
+
+    /// Something else must hold now.
+    pub fn check(mut self, check: impl Fn(&mut Lab) -> Result<(), String> + 'static) -> Self {
+        self.script.push(Do::Check(Box::new(check)));
+        self
+    }
+
+    fn run(&self, lab: &mut Lab) -> Result<(), String> {
+        lab.reset();
+        let mut frames = 0;
+        for action in &self.script {
+            match action {
+                Do::Change(change) => change(lab),
+                Do::Check(check) => check(lab)?,
+                Do::Send(step) => {
+                    frames += 1;
+                    step.judge(lab)
+                        .map_err(|report| format!("frame {frames}\n{report}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of one subject.
+pub struct Group {
+    name: &'static str,
+    rows: Vec<Row>,
+}
+
+impl Group {
+    /// Rows under a common name.
+    pub fn new(name: &'static str, rows: Vec<Row>) -> Self {
+        Self { name, rows }
+    }
+
+    /// `GROUP: ROW`, with the origin if the case has one.
+    pub fn names(&self) -> Vec<String> {
+        let name = |row: &Row| match row.origin {
+            "" => format!("{}: {}", self.name, row.name),
+            origin => format!("{}: {} [{origin}]", self.name, row.name),
+        };
+        self.rows.iter().map(name).collect()
+    }
+
+    /// Runs every row, each on fresh tables.
+    ///
+    /// # Panics
+    /// If any row fails, with what each of them reported.
+    pub fn run(&self, lab: &mut Lab) {
+        let mut failures = String::new();
+        for (row, name) in self.rows.iter().zip(self.names()) {
+            match row.run(lab) {
+                Ok(()) => println!("ok      {name}"),
+                Err(report) => {
+                    println!("FAILED  {name}");
+                    let _ = writeln!(failures, "\n{name}\n{report}");
+                }
+            }
+        }
+        if let Err(error) = lab.nothing_strayed() {
+            let _ = writeln!(
+                failures,
+                "\n{}: counters beyond the scene moved: {error}",
+                self.name
+            );
+        }
+        assert!(failures.is_empty(), "{failures}");
+    }
+}

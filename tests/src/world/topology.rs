@@ -1,0 +1,226 @@
+//! The script that makes the network: the only one.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::{Context, Result};
+
+use super::namespace::{self, Namespace, Offload};
+use super::scratch;
+
+/// The balancer's address towards the clients.
+pub const FRONT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The client host's own address on that link; it is the next hop to
+/// [`CLIENTS`].
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// The balancer's address towards the servers, and their gateway.
+pub const BACK: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
+/// A virtual address that the clients route to the balancer and that nobody
+/// has: announcing it is the balancer's task.
+pub const VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
+/// Clients may use every address of this network, of 16 bits, as their own.
+pub const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
+/// The client host's interface.
+pub const CLIENT_DEVICE: &str = "eth0";
+/// The balancer's interface towards the clients.
+pub const FRONT_DEVICE: &str = "front";
+/// The balancer's interface towards the servers.
+pub const BACK_DEVICE: &str = "back";
+/// The switch's port towards the balancer.
+pub const UPLINK_DEVICE: &str = "uplink";
+/// Every server's interface.
+pub const SERVER_DEVICE: &str = "eth0";
+
+/// Most servers of one world: their addresses and MACs end in one byte.
+const MOST_SERVERS: u8 = 200;
+
+/// What to build.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// How many server hosts stand behind the balancer.
+    pub servers: u8,
+}
+
+impl Topology {
+    /// The usual one: a client, a balancer with two interfaces, `servers`
+    /// hosts behind it.
+    pub fn two_armed(servers: u8) -> Self {
+        Self { servers }
+    }
+}
+
+/// The network. Dropping it ends everything in it.
+#[derive(Debug)]
+pub struct World {
+    client: Namespace,
+    balancer: Namespace,
+    switch: Namespace,
+    servers: Vec<Namespace>,
+    fresh_client: AtomicU16,
+}
+
+impl World {
+    /// Builds it. What fails is undone.
+    pub fn new(topology: &Topology) -> Result<Self> {
+        remove_orphans();
+        anyhow::ensure!(
+            topology.servers <= MOST_SERVERS,
+            "at most {MOST_SERVERS} servers"
+        );
+        let world = Self {
+            client: Namespace::new("client")?,
+            balancer: Namespace::new("balancer")?,
+            switch: Namespace::new("switch")?,
+            servers: (1..=topology.servers)
+                .map(|number| Namespace::new(&format!("server{number}")))
+                .collect::<Result<_>>()?,
+            fresh_client: AtomicU16::new(0),
+        };
+        world.build_front().context("cannot build the front")?;
+        world.build_back().context("cannot build the back")?;
+        Ok(world)
+    }
+
+    fn build_front(&self) -> Result<()> {
+        let (client, balancer) = (&self.client, &self.balancer);
+        link(
+            (balancer, FRONT_DEVICE, "02:00:00:00:01:01"),
+            (client, CLIENT_DEVICE, "02:00:00:00:01:02"),
+        )?;
+        balancer.ip(&format!("address add {FRONT}/24 dev {FRONT_DEVICE}"))?;
+        balancer.ip(&format!("link set {FRONT_DEVICE} up"))?;
+        balancer.ip(&format!("route add {CLIENTS}/16 via {CLIENT}"))?;
+
+        client.ip(&format!("address add {CLIENT}/24 dev {CLIENT_DEVICE}"))?;
+        client.ip(&format!("link set {CLIENT_DEVICE} up"))?;
+        client.ip(&format!("route add default via {FRONT}"))?;
+        // The whole network is the host's own, without 65,536 addresses.
+        client.ip(&format!("route add local {CLIENTS}/16 dev lo"))?;
+        // It stands for the router in front of its clients, so it asks for
+        // neighbours under its own address.
+        client.sysctl("net/ipv4/conf/all/arp_announce", "2")?;
+        edge(client, CLIENT_DEVICE)
+    }
+
+    fn build_back(&self) -> Result<()> {
+        let (balancer, switch) = (&self.balancer, &self.switch);
+        switch.ip("link add br0 type bridge")?;
+        switch.ip("link set br0 up")?;
+        link(
+            (balancer, BACK_DEVICE, "02:00:00:00:02:01"),
+            (switch, UPLINK_DEVICE, "02:00:00:00:02:02"),
+        )?;
+        balancer.ip(&format!("address add {BACK}/16 dev {BACK_DEVICE}"))?;
+        balancer.ip(&format!("link set {BACK_DEVICE} up"))?;
+        switch.ip(&format!("link set {UPLINK_DEVICE} master br0"))?;
+        switch.ip(&format!("link set {UPLINK_DEVICE} up"))?;
+        edge(switch, UPLINK_DEVICE)?;
+
+        for (number, server) in (1..).zip(&self.servers) {
+            let port = format!("s{number}");
+            link(
+                (switch, &port, &format!("02:00:00:00:03:{number:02x}")),
+                (
+                    server,
+                    SERVER_DEVICE,
+                    &format!("02:00:00:00:04:{number:02x}"),
+                ),
+            )?;
+            switch.ip(&format!("link set {port} master br0"))?;
+            switch.ip(&format!("link set {port} up"))?;
+            let address = Self::server_address(number);
+            server.ip(&format!("address add {address}/16 dev {SERVER_DEVICE}"))?;
+            server.ip(&format!("link set {SERVER_DEVICE} up"))?;
+            server.ip(&format!("route add default via {BACK}"))?;
+            edge(switch, &port)?;
+            edge(server, SERVER_DEVICE)?;
+        }
+        Ok(())
+    }
+
+    /// The address of server `number`, counted from 1.
+    pub const fn server_address(number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 2, 0, 10 + number)
+    }
+
+    /// The clients' host.
+    pub fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// The host between clients and servers.
+    pub fn balancer(&self) -> &Namespace {
+        &self.balancer
+    }
+
+    /// The switch between balancer and servers.
+    pub fn switch(&self) -> &Namespace {
+        &self.switch
+    }
+
+    /// Server `number`, counted from 1.
+    pub fn server(&self, number: u8) -> Result<&Namespace> {
+        usize::from(number)
+            .checked_sub(1)
+            .and_then(|index| self.servers.get(index))
+            .with_context(|| format!("there is no server {number}"))
+    }
+
+    /// All servers in order.
+    pub fn servers(&self) -> &[Namespace] {
+        &self.servers
+    }
+
+    /// The next `count` client addresses of this world that nothing has used,
+    /// so that one part of a test does not meet the flows of another.
+    pub fn fresh_clients(&self, count: u16) -> Result<Vec<IpAddr>> {
+        let used = self.fresh_client.fetch_add(count, Ordering::Relaxed);
+        anyhow::ensure!(
+            used.checked_add(count).is_some(),
+            "a world has 65,535 client addresses, and they are used up"
+        );
+        let network = u32::from(CLIENTS);
+        Ok((1..=u32::from(count))
+            .map(|offset| Ipv4Addr::from(network + u32::from(used) + offset).into())
+            .collect())
+    }
+}
+
+/// Joins two namespaces by a veth pair.
+fn link(one: (&Namespace, &str, &str), other: (&Namespace, &str, &str)) -> Result<()> {
+    let (namespace, device, mac) = one;
+    let (peer_namespace, peer, peer_mac) = other;
+    namespace.ip(&format!(
+        "link add {device} address {mac} type veth \
+         peer name {peer} address {peer_mac} netns {}",
+        peer_namespace.name()
+    ))
+}
+
+/// Makes an end of a veth behave like a network card at the edge, see the
+/// module docs of [`super`].
+fn edge(namespace: &Namespace, device: &str) -> Result<()> {
+    namespace.offloads(
+        device,
+        &[
+            (Offload::TransmitChecksum, false),
+            (Offload::TcpSegmentation, false),
+            (Offload::GenericSegmentation, false),
+            (Offload::GenericReceive, true),
+        ],
+    )?;
+    // Nothing is ever shorter than one byte, so nothing is ever merged.
+    namespace.ip(&format!("link set dev {device} gro_max_size 1"))
+}
+
+/// Removes what processes left that were killed before they could clean up.
+pub(crate) fn remove_orphans() {
+    namespace::delete_orphans();
+    for directory in [std::env::temp_dir().as_path(), Path::new("/sys/fs/bpf")] {
+        for name in scratch::orphans(directory) {
+            // Another process may be at the same: who comes second fails.
+            let _ = std::fs::remove_dir_all(directory.join(name));
+        }
+    }
+}

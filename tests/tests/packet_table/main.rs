@@ -1,0 +1,165 @@
+//! The packet table: frames through the loaded program, with the verdict, every
+//! byte and every counter asserted.
+//!
+//! `cargo test -p steerline-tests --test packet_table -- --nocapture` prints
+//! each row as it runs; the test `every_case_has_a_name_of_its_own` prints them
+//! all without running any.
+
+mod bulk;
+mod checksums;
+mod cpus;
+mod datagrams;
+mod direct;
+mod ends;
+mod frames;
+mod full;
+mod handshake;
+mod hops;
+mod matrix;
+mod passed;
+mod picks;
+mod ping;
+mod random;
+mod reports;
+
+use steerline_tests::{
+    packets::{Group, Lab},
+    world::skip_unless_root,
+};
+
+/// Buckets and spill entries of the usual laboratory: small enough to be read
+/// as a whole around every frame.
+const BUCKETS: u32 = 64;
+const SPILL: u32 = 8;
+
+/// What a test needs root for.
+const REASON: &str = "loads a BPF program and makes a network namespace";
+
+/// Every subject.
+fn groups() -> Vec<Group> {
+    vec![
+        handshake::group(),
+        handshake::refusals(),
+        ends::group(),
+        passed::group(),
+        frames::sizes(),
+        frames::cuts(),
+        frames::lengths(),
+        checksums::group(),
+        hops::group(),
+        picks::round_robin(),
+        picks::adaptive(),
+        picks::collisions(),
+        full::group(),
+        reports::group(),
+        matrix::group(),
+        datagrams::group(),
+        direct::lives(),
+        direct::room(),
+        direct::reports(),
+        ping::group(),
+    ]
+}
+
+/// The name of every case.
+fn cases() -> Vec<String> {
+    groups().iter().flat_map(Group::names).collect()
+}
+
+fn laboratory() -> Lab {
+    Lab::new(BUCKETS, SPILL).expect("a laboratory")
+}
+
+fn run(group: &Group) {
+    if skip_unless_root(REASON) {
+        return;
+    }
+    group.run(&mut laboratory());
+}
+
+#[test]
+fn every_case_has_a_name_of_its_own() {
+    let cases = cases();
+    let mut unique = std::collections::BTreeSet::new();
+    for case in &cases {
+        println!("{case}");
+        assert!(unique.insert(case), "`{case}` twice");
+    }
+    println!("{} cases\n\n{}", cases.len(), matrix::text());
+}
+
+#[test]
+fn handshakes() {
+    run(&handshake::group());
+    run(&handshake::refusals());
+}
+
+#[test]
+fn ends_of_flows() {
+    run(&ends::group());
+}
+
+#[test]
+fn what_is_not_ours() {
+    run(&passed::group());
+}
+
+#[test]
+fn shapes_of_frames() {
+    run(&frames::sizes());
+    run(&frames::lengths());
+}
+
+#[test]
+fn frames_cut_at_every_length() {
+    run(&frames::cuts());
+}
+
+#[test]
+fn checksums_and_headers() {
+    run(&checksums::group());
+}
+
+#[test]
+fn next_hops() {
+    run(&hops::group());
+}
+
+#[test]
+fn choices() {
+    run(&picks::round_robin());
+    run(&picks::adaptive());
+    run(&picks::collisions());
+}
+
+#[test]
+fn full_tables() {
+    run(&full::group());
+}
+
+#[test]
+fn every_mode_and_protocol() {
+    run(&matrix::group());
+}
+
+#[test]
+fn datagrams_through_nat() {
+    run(&datagrams::group());
+}
+
+#[test]
+fn direct_return() {
+    run(&direct::lives());
+    run(&direct::room());
+    run(&direct::reports());
+}
+
+#[test]
+fn pings() {
+    run(&ping::group());
+}
+
+#[test]
+fn teardown_reports() {
+    run(&reports::group());
+}

@@ -1,0 +1,311 @@
+//! A world with web servers and a running balancer, and questions to its
+//! `status`.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use steerline_tests::world::{
+    Balancer, BalancerConfig, NginxOptions, Server, Topology, World, topology, wait_until,
+};
+
+/// When a wait gives up. No scenario passes because of this number.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The name of the usual service.
+pub(crate) const WEB: &str = "web";
+
+/// Where clients find the usual service.
+pub(crate) fn vip() -> SocketAddr {
+    SocketAddr::new(topology::VIP.into(), 80)
+}
+
+/// A `[[service]]` section in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    name: String,
+    address: Ipv4Addr,
+    port: u16,
+    algorithm: &'static str,
+    announce: &'static str,
+    aca: String,
+    backends: Vec<(String, SocketAddr, u32)>,
+}
+
+impl Service {
+    /// The usual service, without backends yet.
+    pub(crate) fn new(algorithm: &'static str) -> Self {
+        Self {
+            name: WEB.to_owned(),
+            address: topology::VIP,
+            port: 80,
+            algorithm,
+            announce: "none",
+            aca: String::new(),
+            backends: Vec::new(),
+        }
+    }
+
+    /// By weighted round robin over web servers 1, 2, …
+    pub(crate) fn round_robin(weights: &[u32]) -> Self {
+        let mut service = Self::new("weighted-round-robin");
+        for (number, weight) in (1..).zip(weights) {
+            service = service.backend(number, 80, *weight);
+        }
+        service
+    }
+
+    /// By `aca` over web servers 1 to `servers`, with these lines in
+    /// `[service.aca]`.
+    pub(crate) fn aca(servers: u8, lines: &str) -> Self {
+        let mut service = Self::new("aca");
+        service.aca = lines.to_owned();
+        (1..=servers).fold(service, |service, number| service.backend(number, 80, 8))
+    }
+
+    /// The same as another service.
+    pub(crate) fn named(mut self, name: &str, port: u16) -> Self {
+        self.name = name.to_owned();
+        self.port = port;
+        self
+    }
+
+    /// The same at an address that the balancer announces itself.
+    pub(crate) fn announced(mut self, address: Ipv4Addr) -> Self {
+        self.address = address;
+        self.announce = "address";
+        self
+    }
+
+    /// The same with one backend more, `web-NUMBER`.
+    pub(crate) fn backend(mut self, number: u8, port: u16, weight: u32) -> Self {
+        let address = SocketAddr::new(World::server_address(number).into(), port);
+        self.backends.push((web(number), address, weight));
+        self
+    }
+
+    /// The same without `web-NUMBER`.
+    pub(crate) fn without(mut self, number: u8) -> Self {
+        self.backends.retain(|(name, ..)| *name != web(number));
+        self
+    }
+
+    /// The lines of the configuration file.
+    pub(crate) fn text(&self) -> String {
+        let Self {
+            name,
+            address,
+            port,
+            algorithm,
+            announce,
+            aca,
+            backends,
+        } = self;
+        let mut text = format!(
+            "\n[[service]]\nname = {name:?}\naddress = \"{address}\"\nport = {port}\n\
+             algorithm = {algorithm:?}\nannounce = {announce:?}\n[service.aca]\n{aca}\n"
+        );
+        for (name, address, weight) in backends {
+            let (ip, port) = (address.ip(), address.port());
+            // Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "[[service.backend]]\nname = {name:?}\naddress = \"{ip}\"\nport = {port}\n\
+                 weight = {weight}\n"
+            );
+        }
+        text
+    }
+}
+
+/// The name of server `number`.
+pub(crate) fn web(number: u8) -> String {
+    format!("web-{number}")
+}
+
+/// The configuration of the usual balancer for these services.
+pub(crate) fn config(services: &[Service]) -> BalancerConfig {
+    let text: String = services.iter().map(Service::text).collect();
+    BalancerConfig::new(&text)
+}
+
+/// An nginx on server `number` that can change to each of `delays` and begins
+/// with the first.
+pub(crate) fn nginx(world: &World, number: u8, delays: &[Duration]) -> Result<Server> {
+    let options = NginxOptions::new(&web(number), World::server_address(number));
+    let options = match delays {
+        [] => options,
+        [first, others @ ..] => others.iter().fold(options.delay(*first), |options, delay| {
+            options.may_delay(*delay)
+        }),
+    };
+    Server::nginx(world.server(number)?, options)
+}
+
+/// A world of web servers with a balancer in front. What is dropped first is
+/// declared first.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) balancer: Balancer,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) world: World,
+}
+
+impl Lab {
+    /// `servers` prompt web servers and a balancer with these services.
+    pub(crate) fn new(servers: u8, services: &[Service]) -> Result<Self> {
+        let delays = vec![Duration::ZERO; usize::from(servers)];
+        Self::with_delays(&delays, services)
+    }
+
+    /// A web server for each of `delays`.
+    pub(crate) fn with_delays(delays: &[Duration], services: &[Service]) -> Result<Self> {
+        let world = World::new(&Topology::two_armed(u8::try_from(delays.len())?))?;
+        let servers = (1..)
+            .zip(delays)
+            .map(|(number, delay)| nginx(&world, number, &[*delay]))
+            .collect::<Result<_>>()?;
+        Self::in_front_of(world, servers, &config(services))
+    }
+
+    /// A balancer in front of what is there.
+    pub(crate) fn in_front_of(
+        world: World,
+        servers: Vec<Server>,
+        config: &BalancerConfig,
+    ) -> Result<Self> {
+        let balancer = Balancer::start(world.balancer(), config)?;
+        Ok(Self {
+            balancer,
+            servers,
+            world,
+        })
+    }
+
+    /// What `status` says of the present: a snapshot made after this call.
+    pub(crate) fn status(&self) -> Result<Status> {
+        let before = self.glance()?.sequence()?;
+        wait_until("there is another snapshot", PATIENCE, || {
+            let status = self.glance()?;
+            Ok((status.sequence()? > before).then_some(status))
+        })
+    }
+
+    /// What `status` says, which may be a tenth of a second old.
+    pub(crate) fn glance(&self) -> Result<Status> {
+        Ok(Status(self.balancer.status()?))
+    }
+
+    /// What `stats` says, with or without a daemon.
+    pub(crate) fn stats(&self) -> Result<Status> {
+        Ok(Status(self.balancer.json(&["stats"])?))
+    }
+
+    /// Lets so many snapshots pass: a tenth of a second each, by the daemon's
+    /// clock. The sweep goes over the flow table once in ten.
+    pub(crate) fn pass(&self, snapshots: u64) -> Result<Status> {
+        let goal = self.glance()?.sequence()? + snapshots;
+        wait_until("snapshots have passed", PATIENCE, || {
+            let status = self.glance()?;
+            Ok((status.sequence()? >= goal).then_some(status))
+        })
+    }
+
+    /// Waits until no flow is active or half-open anywhere.
+    pub(crate) fn wait_for_quiet(&self) -> Result<Status> {
+        wait_until("no flow is live", PATIENCE, || {
+            let status = self.status()?;
+            Ok((status.live()? == 0).then_some(status))
+        })
+    }
+}
+
+/// The answer of `status --json` or `stats --json`.
+#[derive(Clone, Debug)]
+pub(crate) struct Status(pub(crate) Value);
+
+impl Status {
+    /// A number by its JSON pointer (RFC 6901).
+    pub(crate) fn number(&self, pointer: &str) -> Result<u64> {
+        number(&self.0, pointer)
+    }
+
+    /// How many packets were counted for a reason.
+    pub(crate) fn counter(&self, reason: &str) -> Result<u64> {
+        self.number(&format!("/counters/{reason}"))
+    }
+
+    /// The number of the snapshot: it grows by one each tenth of a second of
+    /// the daemon's.
+    pub(crate) fn sequence(&self) -> Result<u64> {
+        self.number("/sequence")
+    }
+
+    /// One service.
+    pub(crate) fn service(&self, name: &str) -> Result<&Value> {
+        named(&self.0["services"], name)
+    }
+
+    /// One backend of a service.
+    pub(crate) fn backend(&self, service: &str, number: u8) -> Result<&Value> {
+        named(&self.service(service)?["backends"], &web(number))
+    }
+
+    /// A number of each backend of a service, in order of the file.
+    pub(crate) fn each(&self, service: &str, pointer: &str) -> Result<Vec<u64>> {
+        let backends = self.service(service)?["backends"].as_array();
+        backends
+            .context("no list of backends")?
+            .iter()
+            .map(|backend| number(backend, pointer))
+            .collect()
+    }
+
+    /// Flows that are half-open or past it, by the books of the flow table and
+    /// of every backend, which must agree on there being none.
+    fn live(&self) -> Result<u64> {
+        let mut live =
+            self.number("/flow_table/0/live")? + self.number("/flow_table/0/half_open")?;
+        for service in self.0["services"].as_array().context("no services")? {
+            live += number(service, "/active_flows")?;
+            for backend in service["backends"].as_array().context("no backends")? {
+                live += number(backend, "/active_flows")? + number(backend, "/half_open")?;
+            }
+        }
+        Ok(live)
+    }
+}
+
+/// A number in JSON by its pointer.
+pub(crate) fn number(value: &Value, pointer: &str) -> Result<u64> {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_u64)
+        .with_context(|| format!("no number at {pointer} in {value}"))
+}
+
+/// The element of a list whose `name` is this.
+fn named<'a>(list: &'a Value, name: &str) -> Result<&'a Value> {
+    list.as_array()
+        .and_then(|list| list.iter().find(|item| item["name"] == name))
+        .with_context(|| format!("no {name} in {list}"))
+}
+
+/// What `after` has more than `before`, place by place.
+pub(crate) fn growth(before: &[u64], after: &[u64]) -> Result<Vec<u64>> {
+    ensure!(
+        before.len() == after.len(),
+        "{before:?} and {after:?} are of different things"
+    );
+    before
+        .iter()
+        .zip(after)
+        .map(|(before, after)| {
+            after
+                .checked_sub(*before)
+                .with_context(|| format!("a counter went back: {before:?} → {after:?}"))
+        })
+        .collect()
+}
