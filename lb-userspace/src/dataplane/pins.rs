@@ -2,6 +2,7 @@
 
 use aya::maps::{MapData, MapType};
 use lb_common::abi;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -288,7 +289,6 @@ impl Pins {
     /// # Errors
     /// [`PinError::NotBpffs`].
     pub fn check_file_system(&self) -> Result<(), PinError> {
-        const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
         let mut existing = self.directory.as_path();
         while !existing.exists() {
             match existing.parent() {
@@ -296,19 +296,13 @@ impl Pins {
                 None => break,
             }
         }
-        let magic = nix::sys::statfs::statfs(existing)
+        let kind = statfs(existing)
             .map_err(|error| PinError::Io {
                 path: existing.into(),
                 error: error.into(),
             })?
-            .filesystem_type()
-            .0;
-        #[allow(
-            clippy::allow_attributes,
-            clippy::unnecessary_cast,
-            reason = "the field's type differs between targets"
-        )]
-        if magic as i64 == BPF_FS_MAGIC {
+            .filesystem_type();
+        if kind == BPF_FS_MAGIC {
             Ok(())
         } else {
             Err(PinError::NotBpffs {
