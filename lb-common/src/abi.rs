@@ -11,10 +11,11 @@
 //! IPv4 endpoint is the 48-bit number made by [`endpoint4`].
 
 use bytemuck::{Pod, Zeroable};
+pub use flows::*;
 
 /// Version of everything in this module. Recorded in [`Settings::layout`] and
 /// compared before any pinned map is adopted.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Most virtual services of one instance.
 pub const MAX_SERVICES: u32 = 256;
@@ -71,6 +72,52 @@ pub const fn ticks_between(earlier: u32, later: u32) -> u32 {
     }
 }
 
+/// How the packet path makes ticks of jiffies: reading them costs 1 ns, the
+/// coarse clock 12 (measured by `cargo xtask bench packet`). Jiffies advance
+/// with `CLOCK_MONOTONIC` (kernel/time/tick-sched.c), so the two never drift
+/// apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jiffies {
+    /// Jiffies when the monotonic clock stood at zero.
+    pub base: u64,
+    /// Nanoseconds of one.
+    pub nanoseconds: u32,
+}
+
+impl Jiffies {
+    /// Kernels are built with one of these (kernel/Kconfig.hz), timer interrupts
+    /// a second.
+    const FREQUENCIES: [u64; 4] = [100, 250, 300, 1_000];
+
+    /// What two readings tell; they should lie a tenth of a second apart or
+    /// more, so that a jiffy of doubt does not hide the frequency. `None` if
+    /// neither clock advanced or the two contradict each other.
+    pub fn from_readings(first: ClockReading, second: ClockReading) -> Option<Self> {
+        let jiffies = second.jiffies.checked_sub(first.jiffies)?;
+        let nanoseconds = second.nanoseconds.checked_sub(first.nanoseconds)?;
+        if jiffies == 0 || nanoseconds == 0 {
+            return None;
+        }
+        let frequency = Self::FREQUENCIES.into_iter().min_by_key(|frequency| {
+            (nanoseconds * frequency / 1_000_000_000).abs_diff(jiffies) * 1_000 / frequency
+        })?;
+        let expected = nanoseconds * frequency / 1_000_000_000;
+        let nanoseconds = 1_000_000_000 / frequency;
+        (expected.abs_diff(jiffies) <= 2 + jiffies / 50).then_some(Self {
+            base: second
+                .jiffies
+                .wrapping_sub(second.nanoseconds / nanoseconds),
+            nanoseconds: nanoseconds as u32,
+        })
+    }
+
+    /// The tick of a count of jiffies: within a jiffy that of [`tick_of`].
+    #[inline(always)]
+    pub const fn tick(base: u64, nanoseconds: u32, jiffies: u64) -> u32 {
+        tick_of(jiffies.wrapping_sub(base).wrapping_mul(nanoseconds as u64))
+    }
+}
+
 /// An IPv6 address, or an IPv4 address in the first four bytes.
 pub type Address = [u8; 16];
 
@@ -80,14 +127,35 @@ pub const fn address4(octets: [u8; 4]) -> Address {
     [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// An IPv4 endpoint as a 48-bit number: address, then port.
+/// An IPv6 address as an [`Address`]: its halves are numbers as the packet path
+/// reads them, in network order.
+#[inline(always)]
+pub const fn address6(halves: [u64; 2]) -> Address {
+    let [a, b, c, d, e, f, g, h] = halves[0].to_be_bytes();
+    let [i, j, k, l, m, n, o, p] = halves[1].to_be_bytes();
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+}
+
+/// The halves of an IPv6 [`Address`].
+#[inline(always)]
+pub const fn halves6(address: Address) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    [
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_be_bytes([i, j, k, l, m, n, o, p]),
+    ]
+}
+
+/// An IPv4 endpoint as a 48-bit number: address, then port. Of IPv6, see
+/// [`crate::hash::endpoint6`].
 #[inline(always)]
 pub const fn endpoint4(address: u32, port: u16) -> u64 {
     (address as u64) << 16 | port as u64
 }
 
-/// Written once by the first daemon, then only its lower half by later ones.
-/// Map `SETTINGS`, one entry, memory-mapped.
+/// Written once by the first daemon; later ones change what the configuration
+/// gives. Map `SETTINGS`, one entry, memory-mapped. A packet reads its first 64
+/// bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub struct Settings {
@@ -95,28 +163,45 @@ pub struct Settings {
     pub hash_secret: [u64; 2],
     /// Buckets of the IPv4 table less one; a power of two less one.
     pub bucket_mask4: u32,
+    /// The same of the IPv6 table.
+    pub bucket_mask6: u32,
     /// [`LAYOUT_VERSION`] of the writer. Zero: not initialised, drop nothing.
     pub layout: u32,
+    /// Non-zero while any backend holds a trial credit.
+    pub trials: u32,
+    /// See [`Jiffies::base`].
+    pub jiffies_base: u64,
+    /// See [`Jiffies::nanoseconds`].
+    pub jiffy_nanoseconds: u32,
     /// Tick of the daemon's last sign of life.
     pub heartbeat: u32,
     /// Ticks after `heartbeat` past which budgets of a dead daemon (failure
     /// holds, trials) are ignored by the packet path.
     pub heartbeat_expiry: u32,
-    /// Drawn with the secret; tells state files of this instance from others.
-    pub instance: u64,
     /// Live IPv4 flows guaranteed, as configured.
     pub flow_capacity4: u32,
+    /// The same of IPv6 flows.
+    pub flow_capacity6: u32,
     /// Visible padding, zero.
-    pub padding0: u32,
-    /// Non-zero while any backend holds a trial credit.
-    pub trials: u32,
-    /// Visible padding, zero.
-    pub padding1: u32,
+    pub padding: u32,
     /// Ticks without a packet after which a flow in that state is over,
     /// indexed by [`crate::tcp::State`].
     pub timeouts: [u32; STATES],
-    /// Visible padding, zero.
-    pub padding2: [u32; 2],
+    /// Drawn with the secret; tells state files of this instance from others.
+    pub instance: u64,
+    /// A reading of the kernel's clocks, by the program that a daemon runs to
+    /// find [`Jiffies`].
+    pub reading: ClockReading,
+}
+
+/// The kernel's two coarse clocks at one moment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct ClockReading {
+    /// `bpf_jiffies64`.
+    pub jiffies: u64,
+    /// `bpf_ktime_get_coarse_ns`.
+    pub nanoseconds: u64,
 }
 
 /// Key of map `SERVICES`.
@@ -397,98 +482,6 @@ pub struct HopKey {
     pub family: u32,
 }
 
-/// One way of the IPv4 flow table: four words, see [`crate::flow`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
-pub struct Way4 {
-    /// Client address and port, protocol, key tag.
-    pub client: u64,
-    /// VIP address and port, backend index.
-    pub virtual_end: u64,
-    /// Tick, state, flags, generation, client-side next hop.
-    pub meta: u64,
-    /// Backend address and port, pool index.
-    pub backend_end: u64,
-}
-
-/// Ways of a bucket.
-pub const WAYS: usize = 4;
-
-/// Two adjacent cache lines. Map `FLOWS4`, memory-mapped.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
-pub struct Bucket4 {
-    /// The ways, in the order in which they are searched.
-    pub ways: [Way4; WAYS],
-}
-
-/// What only the handshake, the first data and the end of a flow need. Same
-/// index as the way. Map `COLD4`, memory-mapped, [`ColdBucket`] per bucket.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
-pub struct Cold {
-    /// Monotonic microseconds of the first SYN.
-    pub syn_us: u64,
-    /// Microseconds from the SYN to the first SYN-ACK; 0: none yet.
-    pub syn_ack_us: u32,
-    /// Microseconds from the SYN to the client's first data; 0: none yet.
-    pub request_us: u32,
-    /// Microseconds from the SYN to the server's first data after it; 0: none.
-    pub response_us: u32,
-    /// In direct return: sequence number after the client's last data, at its
-    /// FIN or reset; before that, what its first request acknowledged.
-    pub client_end: u32,
-    /// Sequence number of the first byte of data, client to server.
-    pub client_start: u32,
-    /// The same, server to client.
-    pub server_start: u32,
-    /// Index into the service maps.
-    pub service: u32,
-    /// Repeated SYNs while unanswered.
-    pub syn_repeats: u32,
-    /// MAC address that the SYN came from, as a number. The way back to a
-    /// client on our own segment while its neighbour entry is unresolved.
-    pub client_mac: u64,
-    /// MAC address that the SYN was sent to: the interface's own.
-    pub own_mac: u64,
-    /// Interface that the SYN came in by.
-    pub client_ifindex: u32,
-    /// Visible padding, zero.
-    pub padding1: u32,
-}
-
-/// The cold halves of a bucket.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
-pub struct ColdBucket {
-    /// The cold half of each way.
-    pub ways: [Cold; WAYS],
-}
-
-/// Key of map `SPILL4`: the client word of a flow, and which of its spilled
-/// flows this is.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
-pub struct SpillKey {
-    /// See [`crate::flow::client_word`].
-    pub client: u64,
-    /// 0..[`SPILL_SLOTS`].
-    pub slot: u64,
-}
-
-/// Spilled flows that one client endpoint can have at a time.
-pub const SPILL_SLOTS: u64 = 4;
-
-/// Value of map `SPILL4`: a flow that fitted neither of its buckets.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
-pub struct Spilled4 {
-    /// The same words as in a bucket.
-    pub way: Way4,
-    /// The same as in a cold bucket.
-    pub cold: Cold,
-}
-
 /// Longest service or backend name, bytes.
 pub const NAME_BYTES: usize = 64;
 
@@ -516,6 +509,7 @@ pub mod name_state {
     pub const RETIRED: u32 = 2;
 }
 
+mod flows;
 mod sizes;
 #[cfg(feature = "user")]
 mod user;

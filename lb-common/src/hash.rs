@@ -1,6 +1,6 @@
 //! Keyed hashes of the packet path, computed alike by kernel and host.
 
-use crate::abi::Address;
+use crate::abi::{Address, endpoint4, halves6};
 
 /// Where a flow may live: two different buckets, unless the table has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,32 @@ pub const fn home(key: u64, secret: [u64; 2], mask: u32) -> Home {
     Home { primary, secondary }
 }
 
+/// What stands for an IPv6 address in the words of a flow. Which addresses
+/// share a tag is not known without the secret; flows compare the addresses
+/// themselves too.
+#[inline(always)]
+pub const fn tag6(address: [u64; 2], secret: [u64; 2]) -> u32 {
+    (mix(mix(address[0], secret) ^ address[1], secret) >> 32) as u32
+}
+
+/// An IPv6 endpoint as a 48-bit number: the address's tag, then the port.
+#[inline(always)]
+pub const fn endpoint6(address: [u64; 2], port: u16, secret: [u64; 2]) -> u64 {
+    endpoint4(tag6(address, secret), port)
+}
+
+/// Position of an IPv6 address in the hot filter.
+#[inline(always)]
+pub const fn filter_bit6(address: [u64; 2]) -> u32 {
+    let [high, low] = address;
+    filter_bit4(
+        (high >> 32) as u32
+            ^ (high as u32).rotate_left(7)
+            ^ ((low >> 32) as u32).rotate_left(14)
+            ^ low as u32,
+    )
+}
+
 /// Position of an address in the 65,536-bit hot filter.
 #[inline(always)]
 pub const fn filter_bit4(address: u32) -> u32 {
@@ -46,13 +72,12 @@ pub const fn filter_bit4(address: u32) -> u32 {
 }
 
 /// Position of an [`Address`] of either family in the hot filter.
-pub fn filter_bit(address: &Address, family: u8) -> u32 {
-    let word =
-        |i: usize| u32::from_be_bytes([address[i], address[i + 1], address[i + 2], address[i + 3]]);
+pub const fn filter_bit(address: &Address, family: u8) -> u32 {
+    let halves = halves6(*address);
     if family == 4 {
-        filter_bit4(word(0))
+        filter_bit4((halves[0] >> 32) as u32)
     } else {
-        filter_bit4(word(0) ^ word(4).rotate_left(7) ^ word(8).rotate_left(14) ^ word(12))
+        filter_bit6(halves)
     }
 }
 

@@ -10,5 +10,5 @@ macro_rules! pod {
 }
 pod!(
     Settings, ServiceKey, Service, Cursor, Member, Backend, Live, Report, Traffic, Hop, HopKey,
-    Bucket4, ColdBucket, SpillKey, Spilled4, Name,
+    Bucket4, ColdBucket, SpillKey, Spilled4, Bucket6, Spilled6, Name,
 );

@@ -5,8 +5,11 @@
 //! in the primary bucket touches nothing else. What only the handshake, the
 //! first data and the end need is in a parallel cold array.
 //!
-//! * **Key.** In `nat` the hash covers the client's endpoint alone, so that a
-//!   reply, whose destination that endpoint is, finds the same ways.
+//! * **Key.** The hash covers the client's endpoint alone, so that a reply, whose
+//!   destination that endpoint is, finds the same ways.
+//! * **IPv6.** The words are the same, with keyed 32-bit tags in place of the
+//!   addresses, and the addresses themselves behind the words of all ways
+//!   ([`EndsWords`]). Tags only say where it is worth comparing them.
 //! * **Placement.** The primary bucket while it holds at most two flows, then
 //!   the emptier of the two; what fits neither goes to a small kernel hash,
 //!   the spill, which is searched only where the primary bucket's first way
@@ -34,221 +37,27 @@
 //!
 //! The order of loads and stores is that of [`crate::atomic`].
 
+pub mod meta;
 mod open;
+mod opening;
 mod paired;
 mod settle;
 mod sweep;
 mod track;
+mod words;
 
-pub use open::{Opening, Placed, Survey, Target, Twin, place, survey};
+pub use open::{Placed, Survey, Target, Twin, place, survey};
+pub use opening::Opening;
 pub use paired::Paired;
 pub use sweep::{Expired, count_expired, expire, forget_hop};
 pub use track::{Arrival, Ended, Measures, Tracked, is_quiet, track};
+pub use words::{
+    Bucket, ColdWay, ColdWays, EndsWords, LiveWords, SpilledWay, Way, WideBucket, WideSpilledWay,
+};
 
-use crate::abi::{self, SPILL_SLOTS, SpillKey, WAYS};
-use crate::atomic::{Half, Word};
+use crate::abi::{Ends, SPILL_SLOTS, SpillKey, WAYS};
 use crate::hash::Home;
 use crate::tcp::{Side, State};
-
-/// The meta word of a way.
-///
-/// | bits | meaning |
-/// |---|---|
-/// | 0..4 | [`State`] |
-/// | 4..16 | flags below |
-/// | 16..24 | generation, raised whenever the way changes hands |
-/// | 24..40 | client-side next hop, index into `HOPS`; 0: not known |
-/// | 40..64 | tick of the last packet that was noted |
-pub mod meta {
-    use crate::tcp::{Number, State};
-
-    /// The flow's end was reported.
-    pub const REPORTED: u64 = 1 << 4;
-    /// Carried at least `short_flow_bytes` at some tick; sticky.
-    pub const LONG: u64 = 1 << 5;
-    /// The service measures the first response.
-    pub const FIRST_RESPONSE: u64 = 1 << 6;
-    /// The client's first data was seen (kept only for first-response).
-    pub const REQUESTED: u64 = 1 << 7;
-    /// The server's first data after it was seen.
-    pub const RESPONDED: u64 = 1 << 8;
-    /// The reset came from the client.
-    pub const RESET_BY_CLIENT: u64 = 1 << RESET_BY_CLIENT_SHIFT;
-    pub(super) const RESET_BY_CLIENT_SHIFT: u32 = 9;
-    /// The server answers directly: only the client's packets are seen.
-    pub const ONE_SIDED: u64 = 1 << 11;
-    /// One-sided, and the client has not sent data a tick after opening: may be
-    /// evicted.
-    pub const UNASSURED: u64 = 1 << 12;
-    /// Just published: its CPU has not looked yet whether another one published
-    /// the same flow elsewhere.
-    pub const TENTATIVE: u64 = 1 << 10;
-    /// On way 0 of a bucket: flows with this primary bucket may be in the
-    /// spill. Belongs to the bucket: kept whatever happens to the way.
-    pub const SPILLED: u64 = 1 << 15;
-
-    /// The bits that change only when the way changes hands.
-    pub const GENERATION: u64 = 0xff << 16;
-    const STATE: u64 = 0xf;
-    const HOP_SHIFT: u32 = 24;
-    const TICK_SHIFT: u32 = 40;
-
-    /// The state in a meta word.
-    #[inline(always)]
-    pub const fn state(meta: u64) -> State {
-        State::from_number((meta & STATE) as u8)
-    }
-
-    /// The state by its number.
-    #[inline(always)]
-    pub const fn number(meta: u64) -> Number {
-        Number(meta & STATE)
-    }
-
-    /// Holds a flow, live or lingering.
-    #[inline(always)]
-    pub const fn is_flow(meta: u64) -> bool {
-        (meta & STATE) > State::Busy as u64 && (meta & STATE) <= State::Conversing as u64
-    }
-
-    /// The tick in a meta word, 24 bits.
-    #[inline(always)]
-    pub const fn tick(meta: u64) -> u32 {
-        (meta >> TICK_SHIFT) as u32
-    }
-
-    /// The client-side next hop in a meta word; 0: not known.
-    #[inline(always)]
-    pub const fn hop(meta: u64) -> u16 {
-        (meta >> HOP_SHIFT) as u16
-    }
-
-    /// The meta word with another state.
-    #[inline(always)]
-    pub const fn with_state(meta: u64, state: State) -> u64 {
-        meta & !STATE | state as u64
-    }
-
-    /// The same with a state by its number.
-    #[inline(always)]
-    pub const fn with_number(meta: u64, state: Number) -> u64 {
-        meta & !STATE | state.0
-    }
-
-    /// The meta word with another tick, at most 24 bits.
-    #[inline(always)]
-    pub const fn with_tick(meta: u64, tick: u32) -> u64 {
-        meta & !(0xff_ffff << TICK_SHIFT) | (tick as u64) << TICK_SHIFT
-    }
-
-    /// The meta word with another client-side next hop.
-    #[inline(always)]
-    pub const fn with_hop(meta: u64, hop: u16) -> u64 {
-        meta & !(0xffff << HOP_SHIFT) | (hop as u64) << HOP_SHIFT
-    }
-
-    /// The meta word of the next owner of a way that has `meta` now: next
-    /// generation, the bucket's own bits kept, everything else zero.
-    #[inline(always)]
-    pub const fn successor(meta: u64, state: State) -> u64 {
-        (meta.wrapping_add(1 << 16) & GENERATION) | (meta & SPILLED) | state as u64
-    }
-}
-
-/// A way, as shared words: the atomic view of [`abi::Way4`].
-#[repr(C)]
-pub struct Way {
-    /// See [`abi::Way4::client`]; 0 while the way is written.
-    pub client: Word,
-    /// See [`abi::Way4::virtual_end`].
-    pub virtual_end: Word,
-    /// See [`mod@meta`].
-    pub meta: Word,
-    /// See [`abi::Way4::backend_end`].
-    pub backend_end: Word,
-}
-
-/// The atomic view of [`abi::Bucket4`].
-#[repr(C)]
-pub struct Bucket {
-    /// The ways; the first one's meta word also carries [`meta::SPILLED`].
-    pub ways: [Way; WAYS],
-}
-
-/// The shared view of [`abi::Cold`].
-#[repr(C)]
-pub struct ColdWay {
-    /// See [`abi::Cold::syn_us`].
-    pub syn_us: Word,
-    /// See [`abi::Cold::syn_ack_us`].
-    pub syn_ack_us: Half,
-    /// See [`abi::Cold::request_us`].
-    pub request_us: Half,
-    /// See [`abi::Cold::response_us`].
-    pub response_us: Half,
-    /// See [`abi::Cold::client_end`].
-    pub client_end: Half,
-    /// See [`abi::Cold::client_start`].
-    pub client_start: Half,
-    /// See [`abi::Cold::server_start`]; 0: no SYN-ACK yet.
-    pub server_start: Half,
-    /// See [`abi::Cold::service`].
-    pub service: Half,
-    /// See [`abi::Cold::syn_repeats`].
-    pub syn_repeats: Half,
-    /// See [`abi::Cold::client_mac`].
-    pub client_mac: Word,
-    /// See [`abi::Cold::own_mac`].
-    pub own_mac: Word,
-    /// See [`abi::Cold::client_ifindex`].
-    pub client_ifindex: Half,
-    /// Visible padding, zero.
-    pub padding1: Half,
-}
-
-/// The shared view of [`abi::ColdBucket`].
-#[repr(C)]
-pub struct ColdWays {
-    /// The cold half of each way.
-    pub ways: [ColdWay; WAYS],
-}
-
-/// The shared view of [`abi::Spilled4`].
-#[repr(C)]
-pub struct SpilledWay {
-    /// The flow's words.
-    pub way: Way,
-    /// Its cold half.
-    pub cold: ColdWay,
-}
-
-/// The shared view of [`abi::Live`].
-#[repr(C)]
-pub struct LiveWords {
-    /// See [`abi::Live::half_opened`].
-    pub half_opened: Word,
-    /// See [`abi::Live::half_closed`].
-    pub half_closed: Word,
-    /// See [`abi::Live::opened`].
-    pub opened: Word,
-    /// See [`abi::Live::closed`].
-    pub closed: Word,
-    /// See [`abi::Live::resets`].
-    pub resets: Word,
-    /// See [`abi::Live::syn_timeouts`].
-    pub syn_timeouts: Word,
-    /// See [`abi::Live::forgiven`].
-    pub forgiven: Word,
-    /// See [`abi::Live::trial`].
-    pub trial: Word,
-}
-
-const _: () = {
-    assert!(size_of::<Bucket>() == size_of::<abi::Bucket4>());
-    assert!(size_of::<ColdWays>() == size_of::<abi::ColdBucket>());
-    assert!(size_of::<SpilledWay>() == size_of::<abi::Spilled4>());
-    assert!(size_of::<LiveWords>() == size_of::<abi::Live>());
-};
 
 /// Where a flow is: a way of the table, or a slot of the spill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -275,19 +84,34 @@ impl Slot {
         self.0 & Self::SPILL != 0
     }
 
+    /// Its number among the client's spilled flows, if it is one.
     #[inline(always)]
-    const fn bucket(self) -> u32 {
+    pub const fn spill_number(self) -> u64 {
+        self.0 & (SPILL_SLOTS - 1)
+    }
+
+    /// Its bucket, if it is not in the spill.
+    #[inline(always)]
+    pub const fn bucket(self) -> u32 {
         (self.0 >> 2) as u32
     }
 
+    /// Which way of its bucket.
     #[inline(always)]
-    const fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         (self.0 & 3) as usize
     }
 }
 
 /// The maps of a flow table.
 pub trait Table {
+    /// Flows have addresses that their words cannot hold (IPv6).
+    const WIDE: bool = false;
+    /// The addresses of the flow in a slot, where flows have them.
+    fn ends(&self, slot: Slot, client: u64) -> Option<&EndsWords> {
+        let _ = (slot, client);
+        None
+    }
     /// A bucket; `None` past the end of the map.
     fn bucket(&self, index: u32) -> Option<&Bucket>;
     /// The cold halves of a bucket's ways.
@@ -323,7 +147,7 @@ pub trait Table {
     }
 }
 
-/// The client word of a flow over IPv4.
+/// The client word of a flow: of its client's endpoint and protocol.
 #[inline(always)]
 pub const fn client_word(endpoint: u64, protocol: u8) -> u64 {
     // The low byte is never zero, so no key equals an empty word.
@@ -343,6 +167,20 @@ pub struct Found {
     pub backend_end: u64,
     /// The meta word as it was read; see [`mod@meta`].
     pub meta: u64,
+    /// The addresses of an IPv6 flow.
+    pub ends: Ends,
+}
+
+/// A flow as one of its packets names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuple {
+    /// See [`client_word`].
+    pub client: u64,
+    /// The other end: the VIP's on a client's packet, the backend's on a
+    /// server's.
+    pub endpoint: u64,
+    /// The addresses of an IPv6 packet; on a server's only the client's counts.
+    pub ends: Ends,
 }
 
 impl Found {
@@ -373,7 +211,7 @@ impl Found {
 
 /// Reads a way if it holds a flow of `client`.
 #[inline(always)]
-fn copy(way: &Way, slot: Slot, client: u64) -> Option<Found> {
+fn copy<T: Table>(table: &T, way: &Way, slot: Slot, client: u64, ends: &Ends) -> Option<Found> {
     if way.client.load() != client {
         return None;
     }
@@ -381,44 +219,52 @@ fn copy(way: &Way, slot: Slot, client: u64) -> Option<Found> {
     if !meta::is_flow(meta) || way.client.load() != client {
         return None;
     }
-    let found = Found {
+    let mut found = Found {
         slot,
         client,
         virtual_end: way.virtual_end.load(),
         backend_end: way.backend_end.load(),
         meta,
+        ends: Ends::NONE,
     };
+    if T::WIDE {
+        found.ends = table.ends(slot, client)?.load();
+        if !equal(found.ends.client, ends.client) {
+            return None;
+        }
+    }
     // Otherwise the way changed hands while it was read: the flow is gone.
     let same = (way.meta.load() ^ meta) & meta::GENERATION == 0;
     same.then_some(found)
 }
 
-/// Reads a way if it is the flow of `client` that has `endpoint` at the other
-/// end, as seen from `side`: the VIP's for a client's packet, the backend's for
-/// a server's.
+/// Whether two IPv6 addresses are one. (Comparing arrays would call `memcmp`.)
 #[inline(always)]
-fn read(way: &Way, slot: Slot, client: u64, side: Side, endpoint: u64) -> Option<Found> {
-    let found = copy(way, slot, client)?;
-    let named = match side {
-        Side::Client | Side::ClientAlone => found.virtual_endpoint(),
-        Side::Server => found.backend_endpoint(),
+const fn equal(one: [u64; 2], other: [u64; 2]) -> bool {
+    one[0] == other[0] && one[1] == other[1]
+}
+
+/// Reads a way if it is the flow of a tuple, as seen from `side`.
+#[inline(always)]
+fn read<T: Table>(table: &T, way: &Way, slot: Slot, tuple: &Tuple, side: Side) -> Option<Found> {
+    let found = copy(table, way, slot, tuple.client, &tuple.ends)?;
+    let is_it = match side {
+        Side::Client | Side::ClientAlone => {
+            found.virtual_endpoint() == tuple.endpoint
+                && (!T::WIDE || equal(found.ends.virtual_address, tuple.ends.virtual_address))
+        }
+        Side::Server => found.backend_endpoint() == tuple.endpoint,
     };
-    (named == endpoint).then_some(found)
+    is_it.then_some(found)
 }
 
 /// Finds a flow. One bucket is read on a hit in the primary one.
 #[inline(always)]
-pub fn find<T: Table>(
-    table: &T,
-    home: Home,
-    client: u64,
-    side: Side,
-    endpoint: u64,
-) -> Option<Found> {
+pub fn find<T: Table>(table: &T, home: Home, tuple: &Tuple, side: Side) -> Option<Found> {
     let primary = table.bucket(home.primary)?;
     for way in 0..WAYS {
         let slot = Slot::way(home.primary, way as u32);
-        if let Some(mut found) = read(&primary.ways[way], slot, client, side, endpoint) {
+        if let Some(mut found) = read(table, &primary.ways[way], slot, tuple, side) {
             found.slot = Slot::way(home.primary, table.conceal(way as u32, found.meta));
             return Some(found);
         }
@@ -426,7 +272,7 @@ pub fn find<T: Table>(
     let secondary = table.bucket(home.secondary)?;
     for way in 0..WAYS {
         let slot = Slot::way(home.secondary, way as u32);
-        if let Some(mut found) = read(&secondary.ways[way], slot, client, side, endpoint) {
+        if let Some(mut found) = read(table, &secondary.ways[way], slot, tuple, side) {
             found.slot = Slot::way(home.secondary, table.conceal(way as u32, found.meta));
             return Some(found);
         }
@@ -435,8 +281,11 @@ pub fn find<T: Table>(
         return None;
     }
     for slot in 0..SPILL_SLOTS {
-        if let Some(spilled) = table.spilled(&SpillKey { client, slot }) {
-            let found = read(&spilled.way, Slot::spill(slot), client, side, endpoint);
+        if let Some(spilled) = table.spilled(&SpillKey {
+            client: tuple.client,
+            slot,
+        }) {
+            let found = read(table, &spilled.way, Slot::spill(slot), tuple, side);
             if found.is_some() {
                 return found;
             }
@@ -451,7 +300,7 @@ pub fn at<T: Table>(table: &T, slot: Slot, client: u64) -> Option<(&Way, &ColdWa
     if slot.is_spill() {
         let spilled = table.spilled(&SpillKey {
             client,
-            slot: slot.0 & (SPILL_SLOTS - 1),
+            slot: slot.spill_number(),
         })?;
         Some((&spilled.way, &spilled.cold))
     } else {

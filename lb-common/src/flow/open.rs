@@ -1,14 +1,13 @@
 //! Opening a flow: survey both buckets, then place.
 
 use super::{
-    Found, Slot, Table, at, blames_server, leave,
+    Found, Slot, Table, at, blames_server, equal, leave,
     meta::{self, is_flow},
+    opening::Opening,
     paired::Paired,
     settle::{Rival, look_again, settle, withdraw},
 };
-use crate::abi::{
-    Cold, SPILL_SLOTS, SpillKey, Spilled4, TICK_MASK, WAYS, Way4, ticks_between, ticks_from_ms,
-};
+use crate::abi::{Ends, SPILL_SLOTS, SpillKey, TICK_MASK, WAYS, ticks_between, ticks_from_ms};
 use crate::hash::Home;
 use crate::tcp::State;
 
@@ -124,7 +123,14 @@ struct Bucketful {
 }
 
 #[inline(always)]
-fn look<T: Table>(table: &T, index: u32, client: u64, own: Slot, now: u32) -> Option<Bucketful> {
+fn look<T: Table>(
+    table: &T,
+    index: u32,
+    client: u64,
+    ends: &Ends,
+    own: Slot,
+    now: u32,
+) -> Option<Bucketful> {
     let bucket = table.bucket(index)?;
     let mut seen = Bucketful {
         rank: NEVER,
@@ -146,11 +152,27 @@ fn look<T: Table>(table: &T, index: u32, client: u64, own: Slot, now: u32) -> Op
             seen.slot = slot;
             seen.meta = word;
         }
-        if words.client.load() == client && is_flow(word) && slot.0 != own.0 {
+        if words.client.load() == client
+            && is_flow(word)
+            && slot.0 != own.0
+            && is_of(table, slot, client, ends)
+        {
             seen.paired |= 1 << way;
         }
     }
     Some(seen)
+}
+
+/// Whether the flow in a slot, whose client word is ours, is of our client.
+#[inline(always)]
+fn is_of<T: Table>(table: &T, slot: Slot, client: u64, ends: &Ends) -> bool {
+    if !T::WIDE {
+        return true;
+    }
+    match table.ends(slot, client) {
+        Some(words) => equal(words.load().client, ends.client),
+        None => false,
+    }
 }
 
 /// Looks through the two buckets (and the spill) for a place, and for other
@@ -161,6 +183,7 @@ pub fn survey<T: Table>(
     table: &T,
     home: Home,
     client: u64,
+    ends: &Ends,
     own: Target,
     now: u32,
 ) -> Option<Survey> {
@@ -169,8 +192,8 @@ pub fn survey<T: Table>(
     } else {
         Slot(u64::MAX)
     };
-    let primary = look(table, home.primary, client, own_slot, now)?;
-    let secondary = look(table, home.secondary, client, own_slot, now)?;
+    let primary = look(table, home.primary, client, ends, own_slot, now)?;
+    let secondary = look(table, home.secondary, client, ends, own_slot, now)?;
     let mut paired = Paired {
         home,
         client,
@@ -181,6 +204,7 @@ pub fn survey<T: Table>(
             if let Some(other) = table.spilled(&SpillKey { client, slot })
                 && is_flow(other.way.meta.load())
                 && Slot::spill(slot).0 != own_slot.0
+                && is_of(table, Slot::spill(slot), client, ends)
             {
                 paired.places |= 1 << (2 * WAYS + slot as usize);
             }
@@ -219,138 +243,6 @@ pub fn survey<T: Table>(
         half_open,
         paired,
     })
-}
-
-/// A flow to be opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Opening {
-    /// The buckets of the client word.
-    pub home: Home,
-    /// See [`super::client_word`].
-    pub client: u64,
-    /// VIP address and port.
-    pub virtual_endpoint: u64,
-    /// Backend address and port.
-    pub backend_endpoint: u64,
-    /// Index of the backend.
-    pub backend: u16,
-    /// Index of the service.
-    pub service: u16,
-    /// Client-side next hop, 0 if not known.
-    pub hop: u16,
-    /// Sequence number of the SYN.
-    pub sequence: u32,
-    /// The service measures the first response.
-    pub first_response: bool,
-    /// Opened by a datagram instead of a SYN.
-    pub datagram: bool,
-    /// The server answers directly.
-    pub one_sided: bool,
-    /// The coarse clock now, 24 bits.
-    pub tick: u32,
-    /// Monotonic microseconds.
-    pub micros: u64,
-    /// See [`Cold::client_mac`].
-    pub client_mac: u64,
-    /// See [`Cold::own_mac`].
-    pub own_mac: u64,
-    /// See [`Cold::client_ifindex`].
-    pub client_ifindex: u32,
-}
-
-impl Opening {
-    /// The value of this flow's spill entry.
-    #[inline(always)]
-    pub const fn spilled(&self) -> Spilled4 {
-        Spilled4 {
-            way: Way4 {
-                client: self.client,
-                virtual_end: self.virtual_end(),
-                meta: self.meta(self.spill_seed()),
-                backend_end: self.backend_end(),
-            },
-            cold: self.cold(),
-        }
-    }
-
-    /// What stands for the former meta word of a new spill entry: generations
-    /// start at the tick, so that a reader of recycled memory does not take one
-    /// entry for another.
-    #[inline(always)]
-    const fn spill_seed(&self) -> u64 {
-        (self.tick as u64 & 0xff) << 16
-    }
-
-    #[inline(always)]
-    const fn cold(&self) -> Cold {
-        Cold {
-            syn_us: self.micros,
-            syn_ack_us: 0,
-            request_us: self.request_us(),
-            response_us: 0,
-            client_end: 0,
-            client_start: self.sequence.wrapping_add(1),
-            server_start: 0,
-            service: self.service as u32,
-            syn_repeats: 0,
-            client_mac: self.client_mac,
-            own_mac: self.own_mac,
-            client_ifindex: self.client_ifindex,
-            padding1: 0,
-        }
-    }
-
-    /// A datagram is its flow's first request.
-    #[inline(always)]
-    const fn request_us(&self) -> u32 {
-        self.datagram as u32
-    }
-
-    #[inline(always)]
-    const fn virtual_end(&self) -> u64 {
-        self.virtual_endpoint << 16 | self.backend as u64
-    }
-
-    /// In direct return no reply is matched, and the server sees the VIP: the
-    /// word is empty, so that it pairs with nothing.
-    #[inline(always)]
-    const fn backend_end(&self) -> u64 {
-        if self.one_sided {
-            0
-        } else {
-            self.backend_endpoint << 16
-        }
-    }
-
-    /// The endpoint that the server sees of itself: its own, which no other flow
-    /// of this client may show it; in direct return the VIP, and 0 here.
-    #[inline(always)]
-    pub(super) const fn shows(&self) -> u64 {
-        self.backend_end() >> 16
-    }
-
-    /// The meta word of this flow in a way whose last one was `before`.
-    #[inline(always)]
-    const fn meta(&self, before: u64) -> u64 {
-        let state = if self.datagram {
-            State::Datagram
-        } else {
-            State::HalfOpen
-        };
-        let mut word = meta::successor(before, state) | meta::TENTATIVE;
-        word = meta::with_hop(meta::with_tick(word, self.tick), self.hop);
-        // Of datagrams in direct return no answer is ever seen.
-        if self.first_response && !(self.datagram && self.one_sided) {
-            word |= meta::FIRST_RESPONSE;
-        }
-        if self.datagram {
-            word |= meta::REQUESTED;
-        }
-        if self.one_sided {
-            word |= meta::ONE_SIDED | meta::UNASSURED;
-        }
-        word
-    }
 }
 
 /// The copy of a flow that stays when two CPUs open it at the same time.
@@ -494,6 +386,11 @@ fn claim<T: Table>(table: &T, slot: Slot, before: u64, opening: &Opening) -> boo
     }
     live.half_opened.add(1);
     way.client.store(0);
+    if T::WIDE
+        && let Some(ends) = table.ends(slot, opening.client)
+    {
+        ends.store(&opening.ends);
+    }
     way.virtual_end.store(opening.virtual_end());
     way.backend_end.store(opening.backend_end());
     cold.syn_us.store(opening.micros);

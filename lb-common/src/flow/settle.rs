@@ -10,9 +10,10 @@
 //! have forwarded its SYN to the backend of a flow that was removed.
 
 use super::{
-    Found, Slot, Table, Way, at, copy, leave,
+    Found, Slot, Table, Way, at, copy, equal, leave,
     meta::{self, is_flow},
-    open::{Opening, Twin},
+    open::Twin,
+    opening::Opening,
 };
 use crate::abi::{SPILL_SLOTS, SpillKey, WAYS};
 use crate::tcp::State;
@@ -75,10 +76,11 @@ fn meet<T: Table>(table: &T, slot: Slot, way: &Way, other: Slot, opening: &Openi
     if other.0 == slot.0 {
         return Rival::None;
     }
-    let Some(found) = copy(way, other, opening.client) else {
+    let Some(found) = copy(table, way, other, opening.client, &opening.ends) else {
         return Rival::None;
     };
-    let twin = found.virtual_endpoint() == opening.virtual_endpoint;
+    let twin = found.virtual_endpoint() == opening.virtual_endpoint
+        && (!T::WIDE || equal(found.ends.virtual_address, opening.ends.virtual_address));
     let paired = opening.shows() != 0 && found.backend_endpoint() == opening.shows();
     // A lingering flow is the past, not a rival.
     if !twin && !paired || found.state().is_ended() {

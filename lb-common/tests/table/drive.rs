@@ -1,9 +1,9 @@
 //! The packet path's way of using the table, stage `open` and `find` of the
 //! XDP program, for flows that a test names by number.
 
-use lb_common::abi::endpoint4;
+use lb_common::abi::{Ends, endpoint4};
 use lb_common::flow::{
-    self, Arrival, Found, Measures, Opening, Paired, Placed, Slot, Table, Target, Tracked,
+    self, Arrival, Found, Measures, Opening, Paired, Placed, Slot, Table, Target, Tracked, Tuple,
     client_word,
 };
 use lb_common::hash::Home;
@@ -42,6 +42,8 @@ pub(crate) struct Flow {
     pub(crate) home: Home,
     pub(crate) client: u64,
     pub(crate) vip: u64,
+    /// [`Ends::NONE`] but in a table of IPv6 flows.
+    pub(crate) ends: Ends,
 }
 
 impl Flow {
@@ -51,6 +53,7 @@ impl Flow {
             home,
             client: client_word(endpoint4(client, 40_000), kind.protocol),
             vip: endpoint4(0xc633_6400 | u32::from(vip), 80),
+            ends: Ends::NONE,
         }
     }
 }
@@ -85,7 +88,16 @@ pub(crate) fn find<T: Table>(table: &T, flow: Flow, side: Side, backend: u16) ->
         Side::Client | Side::ClientAlone => flow.vip,
         Side::Server => backend_endpoint(backend),
     };
-    flow::find(table, flow.home, flow.client, side, endpoint)
+    flow::find(
+        table,
+        flow.home,
+        &Tuple {
+            client: flow.client,
+            endpoint,
+            ends: flow.ends,
+        },
+        side,
+    )
 }
 
 /// Opens a flow, as stage `open`: at most three surveys. `choose` picks a
@@ -107,8 +119,8 @@ pub(crate) fn open<T: Table>(
             Some(found) => return Outcome::Existing(found.backend()),
             None => Target::NONE,
         };
-        let survey =
-            flow::survey(table, flow.home, flow.client, own, at.tick).expect("both buckets exist");
+        let survey = flow::survey(table, flow.home, flow.client, &flow.ends, own, at.tick)
+            .expect("both buckets exist");
         let Some(backend) = choose(table, &survey.paired) else {
             return Outcome::Collision;
         };
@@ -116,6 +128,7 @@ pub(crate) fn open<T: Table>(
             home: flow.home,
             client: flow.client,
             virtual_endpoint: flow.vip,
+            ends: flow.ends,
             backend_endpoint: backend_endpoint(backend),
             backend,
             service: 3,
