@@ -218,6 +218,26 @@ pub struct ServiceKey {
     pub family: u8,
 }
 
+/// Indices of map `PROGRAMS`: programs that others jump to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// Opens IPv4 flows.
+    New4 = 0,
+    /// Begins with an IPv6 packet.
+    Ipv6 = 1,
+    /// Opens IPv6 flows.
+    New6 = 2,
+}
+
+impl Jump {
+    /// Every one, with the name of its program.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::New4, "steerline_new4"),
+        (Self::Ipv6, "steerline_ipv6"),
+        (Self::New6, "steerline_new6"),
+    ];
+}
+
 /// How a service chooses a backend, [`Service::algorithm`].
 pub mod algorithm {
     /// `weighted-round-robin`: runs in configuration order.

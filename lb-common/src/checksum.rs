@@ -25,6 +25,13 @@ impl Delta {
             .word(old as u16, new as u16)
     }
 
+    /// A 64-bit field (half an IPv6 address) changed.
+    #[inline(always)]
+    pub const fn quad(self, old: u64, new: u64) -> Self {
+        self.double((old >> 32) as u32, (new >> 32) as u32)
+            .double(old as u32, new as u32)
+    }
+
     /// The checksum after the change.
     #[inline(always)]
     pub const fn apply(self, checksum: u16) -> u16 {

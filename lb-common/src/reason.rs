@@ -44,14 +44,14 @@ reasons! {
     NewFlow = 1, "new_flow", false;
     /// Passed: neither address is one of ours.
     PassedNotOurs = 2, "passed_not_ours", false;
-    /// Passed: not IPv4.
-    PassedNotIpv4 = 3, "passed_not_ipv4", false;
+    /// Passed: neither IPv4 nor IPv6, or behind more than two VLAN tags.
+    PassedNotIp = 3, "passed_not_ip", false;
     /// Passed: one of our addresses, but no service has this protocol and port,
     /// or a server's packet that belongs to no flow of ours.
     PassedNoService = 4, "passed_no_service", false;
     /// Passed: the kernel half holds no configuration yet.
     PassedNotReady = 5, "passed_not_ready", false;
-    /// Passed: an IPv4 fragment.
+    /// Passed: a fragment.
     PassedFragment = 6, "passed_fragment", false;
     /// Passed: ICMP other than a ping of a VIP, and protocols that no service
     /// balances.

@@ -14,6 +14,8 @@
 #[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
+mod family;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod packet;
@@ -27,6 +29,7 @@ mod entry {
     //! The program, its licence, and the panic handler that the compiler asks
     //! for.
 
+    use crate::packet::{V4, V6};
     use aya_ebpf::{macros::xdp, programs::XdpContext};
 
     /// Needed by the FIB helpers, which are for GPL-compatible programs.
@@ -40,10 +43,29 @@ mod entry {
         crate::pipeline::run(&ctx)
     }
 
-    /// Jumped to by `steerline` for packets of no known flow.
+    /// Jumped to by `steerline` for IPv4 packets of no known flow.
     #[xdp(frags)]
-    fn steerline_new(ctx: XdpContext) -> u32 {
-        crate::pipeline::new_flow(&ctx)
+    fn steerline_new4(ctx: XdpContext) -> u32 {
+        crate::pipeline::new_flow::<V4>(&ctx)
+    }
+
+    /// Jumped to by `steerline` for IPv6 packets.
+    #[xdp(frags)]
+    fn steerline_ipv6(ctx: XdpContext) -> u32 {
+        crate::pipeline::run_ipv6(&ctx)
+    }
+
+    /// Jumped to by `steerline_ipv6` for packets of no known flow.
+    #[xdp(frags)]
+    fn steerline_new6(ctx: XdpContext) -> u32 {
+        crate::pipeline::new_flow::<V6>(&ctx)
+    }
+
+    /// Never attached: a daemon runs it to learn how jiffies and nanoseconds
+    /// relate.
+    #[xdp(frags)]
+    fn steerline_clock(_: XdpContext) -> u32 {
+        crate::pipeline::read_clocks()
     }
 
     #[panic_handler]

@@ -13,13 +13,15 @@ use aya_ebpf::{
 use core::{arch::asm, cell::Cell, ffi::c_void};
 use lb_common::{
     abi::{
-        Backend, Bucket4, ClassSums, ColdBucket, Cursor, HISTOGRAM_BUCKETS, Hop, HopKey, Live,
-        MAX_BACKENDS, MAX_HOPS, MAX_SERVICES, MEMBER_SLOTS, Member, Name, RING_CHUNKS, Report,
-        Service, ServiceKey, Settings, SpillKey, Spilled4, Traffic, region,
+        Backend, Bucket4, Bucket6, ClassSums, ClockReading, ColdBucket, Cursor, HISTOGRAM_BUCKETS,
+        Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_SERVICES, MEMBER_SLOTS, Member, Name,
+        RING_CHUNKS, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
+        region,
     },
     atomic::Word,
     flow::{
-        Arrival, Bucket, ColdWays, Ended, Found, LiveWords, Opening, SpilledWay, Survey, Table,
+        Arrival, Bucket, ColdWays, Ended, EndsWords, Found, LiveWords, Opening, Slot, SpilledWay,
+        Survey, Table, WideBucket, WideSpilledWay,
     },
     pick::{Candidate, Pool},
     reason::{REASONS as REASON_COUNT, Reason},
@@ -73,11 +75,18 @@ static COLD4: Array<ColdBucket, 1_024, MMAPABLE> = Array::new();
 /// Sized by the loader.
 #[btf_map]
 static SPILL4: HashMap<SpillKey, Spilled4, 1_024> = HashMap::new();
-
-/// The programs that others jump to; index [`NEW_FLOW`]. Never shared between
-/// loads: the loader pins one per program.
+/// As for IPv4.
 #[btf_map]
-static PROGRAMS: ProgramArray<1> = ProgramArray::new();
+static FLOWS6: Array<Bucket6, 1_024, MMAPABLE> = Array::new();
+#[btf_map]
+static COLD6: Array<ColdBucket, 1_024, MMAPABLE> = Array::new();
+#[btf_map]
+static SPILL6: HashMap<SpillKey, Spilled6, 1_024> = HashMap::new();
+
+/// The programs that others jump to, by [`Jump`]. Never shared between loads: the
+/// loader pins one per program.
+#[btf_map]
+static PROGRAMS: ProgramArray<3> = ProgramArray::new();
 /// What is too large for the stack of 512 bytes.
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
@@ -99,19 +108,25 @@ pub(crate) struct Scratch {
     forgotten: Word,
     pub arrival: Arrival,
     pub tick: u32,
-    spilled: Spilled4,
+    spilled: Spilled6,
     /// The parameters of a route look-up.
     pub fib: FibLookup,
 }
 
-/// Index of the program that opens flows, in [`PROGRAMS`].
-const NEW_FLOW: u32 = 0;
-
-/// Goes on in the program that opens flows; returns only if there is none.
+/// Goes on in another program; returns only if there is none.
 #[inline(always)]
-pub(crate) fn jump_to_new_flow(ctx: &XdpContext) {
+pub(crate) fn jump(ctx: &XdpContext, to: Jump) {
     // SAFETY: nothing of this frame is used after the jump.
-    let _ = unsafe { PROGRAMS.tail_call(ctx, NEW_FLOW) };
+    let _ = unsafe { PROGRAMS.tail_call(ctx, to as u32) };
+}
+
+/// Leaves a reading of the clocks for the daemon.
+#[inline(always)]
+pub(crate) fn store_reading(reading: ClockReading) {
+    if let Some(settings) = SETTINGS.get_ptr_mut(0) {
+        // SAFETY: an element of a memory-mapped array; one daemon at a time asks.
+        unsafe { (&raw mut (*settings).reading).write_volatile(reading) };
+    }
 }
 
 /// This CPU's scratch space.
@@ -282,78 +297,128 @@ fn log2(value: u64) -> u32 {
     bits
 }
 
-/// The IPv4 flow table.
-pub(crate) struct Flows4 {
-    settings: &'static Settings,
-}
-
-impl Flows4 {
-    #[inline(always)]
-    pub(crate) fn new(settings: &'static Settings) -> Self {
-        Self { settings }
-    }
-}
-
-impl Table for Flows4 {
-    #[inline(always)]
-    fn bucket(&self, index: u32) -> Option<&Bucket> {
-        // SAFETY: `Bucket` is the atomic view of `Bucket4`, same size.
-        FLOWS4
-            .get_ptr(index)
-            .map(|bucket| unsafe { &*checked(bucket.cast::<Bucket>()) })
-    }
-    #[inline(always)]
-    fn cold(&self, index: u32) -> Option<&ColdWays> {
-        // SAFETY: `ColdWays` is the shared view of `ColdBucket`, same size.
-        COLD4
-            .get_ptr(index)
-            .map(|bucket| unsafe { &*checked(bucket.cast::<ColdWays>()) })
-    }
-    #[inline(always)]
-    fn spilled(&self, key: &SpillKey) -> Option<&SpilledWay> {
-        // SAFETY: `SpilledWay` is the shared view of `Spilled4`, same size.
-        SPILL4
-            .get_ptr(key)
-            .map(|value| unsafe { &*checked(value.cast::<SpilledWay>()) })
-    }
-    #[inline(always)]
-    fn spill(&self, key: &SpillKey, opening: &Opening) -> bool {
-        const BPF_NOEXIST: u64 = 1;
-        let Some(scratch) = scratch() else {
-            return false;
-        };
-        scratch.spilled = opening.spilled();
-        SPILL4.insert(key, &scratch.spilled, BPF_NOEXIST).is_ok()
-    }
-    #[inline(always)]
-    fn live(&self, backend: u16) -> Option<&LiveWords> {
-        live(backend)
-    }
-    #[inline(always)]
-    fn opaque(&self, value: u64) -> u64 {
-        opaque(value)
-    }
-    #[inline(always)]
-    fn forget(&self, value: u64) -> u64 {
-        // Through map memory, which the verifier does not follow.
-        match scratch() {
-            Some(scratch) => {
-                scratch.forgotten.store(value);
-                scratch.forgotten.load()
-            }
-            None => 0,
+/// Defines a flow table over its three maps, how it stores a spill entry, and
+/// what else is its own.
+macro_rules! flows {
+    (
+        $(#[doc = $doc:literal])+ $name:ident: $flows:ident, $cold:ident, $spill:ident,
+        $opening:ident, $stored:ident => $store:expr,
+        $($wide:tt)*
+    ) => {
+        $(#[doc = $doc])+
+        pub(crate) struct $name {
+            settings: &'static Settings,
         }
-    }
-    #[inline(always)]
-    fn conceal(&self, number: u32, noise: u64) -> u32 {
-        let noise = noise as u32 & 3;
-        (opaque((number ^ noise) as u64) as u32 ^ noise) & 3
-    }
-    #[inline(always)]
-    fn timeout(&self, state: State) -> u32 {
-        self.settings.timeouts[(state as usize) & 15]
-    }
+
+        impl $name {
+            #[inline(always)]
+            pub(crate) fn new(settings: &'static Settings) -> Self {
+                Self { settings }
+            }
+        }
+
+        impl Table for $name {
+            $($wide)*
+
+            #[inline(always)]
+            fn bucket(&self, index: u32) -> Option<&Bucket> {
+                // SAFETY: `Bucket` is the shared view of the value, or of its
+                // beginning.
+                $flows
+                    .get_ptr(index)
+                    .map(|bucket| unsafe { &*checked(bucket.cast::<Bucket>()) })
+            }
+            #[inline(always)]
+            fn cold(&self, index: u32) -> Option<&ColdWays> {
+                // SAFETY: `ColdWays` is the shared view of `ColdBucket`, same size.
+                $cold
+                    .get_ptr(index)
+                    .map(|bucket| unsafe { &*checked(bucket.cast::<ColdWays>()) })
+            }
+            #[inline(always)]
+            fn spilled(&self, key: &SpillKey) -> Option<&SpilledWay> {
+                // SAFETY: `SpilledWay` is the shared view of the value, or of its
+                // beginning.
+                $spill
+                    .get_ptr(key)
+                    .map(|value| unsafe { &*checked(value.cast::<SpilledWay>()) })
+            }
+            #[inline(always)]
+            fn spill(&self, key: &SpillKey, $opening: &Opening) -> bool {
+                const BPF_NOEXIST: u64 = 1;
+                let Some(scratch) = scratch() else {
+                    return false;
+                };
+                let $stored = &mut scratch.spilled;
+                $spill.insert(key, $store, BPF_NOEXIST).is_ok()
+            }
+            #[inline(always)]
+            fn live(&self, backend: u16) -> Option<&LiveWords> {
+                live(backend)
+            }
+            #[inline(always)]
+            fn opaque(&self, value: u64) -> u64 {
+                opaque(value)
+            }
+            #[inline(always)]
+            fn forget(&self, value: u64) -> u64 {
+                // Through map memory, which the verifier does not follow.
+                match scratch() {
+                    Some(scratch) => {
+                        scratch.forgotten.store(value);
+                        scratch.forgotten.load()
+                    }
+                    None => 0,
+                }
+            }
+            #[inline(always)]
+            fn conceal(&self, number: u32, noise: u64) -> u32 {
+                let noise = noise as u32 & 3;
+                (opaque((number ^ noise) as u64) as u32 ^ noise) & 3
+            }
+            #[inline(always)]
+            fn timeout(&self, state: State) -> u32 {
+                self.settings.timeouts[(state as usize) & 15]
+            }
+        }
+    };
 }
+
+flows!(
+    /// The IPv4 flow table.
+    Flows4: FLOWS4, COLD4, SPILL4,
+    opening, stored => {
+        stored.spilled = opening.spilled();
+        &stored.spilled
+    },
+);
+
+flows!(
+    /// The IPv6 flow table.
+    Flows6: FLOWS6, COLD6, SPILL6,
+    opening, stored => {
+        *stored = opening.spilled_wide();
+        &*stored
+    },
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn ends(&self, slot: Slot, client: u64) -> Option<&EndsWords> {
+        if slot.is_spill() {
+            let key = SpillKey { client, slot: slot.spill_number() };
+            // SAFETY: `WideSpilledWay` is the shared view of `Spilled6`, same size.
+            let value = SPILL6
+                .get_ptr(&key)
+                .map(|value| unsafe { &*checked(value.cast::<WideSpilledWay>()) })?;
+            return Some(&value.ends);
+        }
+        // SAFETY: `WideBucket` is the shared view of `Bucket6`, same size.
+        let bucket = FLOWS6
+            .get_ptr(slot.bucket())
+            .map(|bucket| unsafe { &*checked(bucket.cast::<WideBucket>()) })?;
+        bucket.ends.get(slot.index())
+    }
+);
 
 #[inline(always)]
 fn live(backend: u16) -> Option<&'static LiveWords> {
@@ -364,7 +429,7 @@ fn live(backend: u16) -> Option<&'static LiveWords> {
 }
 
 /// A service's backends, for one new flow.
-pub(crate) struct ServicePool<R: Fn(u64) -> bool> {
+pub(crate) struct ServicePool<R: Fn(&Backend) -> bool> {
     /// Index into the service maps.
     pub service: u32,
     /// Published member list.
@@ -374,11 +439,11 @@ pub(crate) struct ServicePool<R: Fn(u64) -> bool> {
     /// Failures are held against a backend, trials are honoured: the daemon
     /// gave a sign of life lately.
     pub attended: bool,
-    /// Whether the flow may not go to this backend endpoint.
+    /// Whether the flow may not go to this backend.
     pub refused: R,
 }
 
-impl<R: Fn(u64) -> bool> Pool for ServicePool<R> {
+impl<R: Fn(&Backend) -> bool> Pool for ServicePool<R> {
     #[inline(always)]
     fn member(&self, index: u32) -> Option<Member> {
         let (offset, _) = region(self.members);
@@ -440,11 +505,7 @@ impl<R: Fn(u64) -> bool> Pool for ServicePool<R> {
     #[inline(always)]
     fn is_refused(&self, index: u16) -> bool {
         match backend(index) {
-            Some(backend) => {
-                let [a, b, c, d, ..] = backend.address;
-                let address = u32::from_be_bytes([a, b, c, d]);
-                (self.refused)(lb_common::abi::endpoint4(address, backend.port))
-            }
+            Some(backend) => (self.refused)(backend),
             None => true,
         }
     }

@@ -3,28 +3,42 @@
 
 use crate::{
     clock,
-    maps::{self, Flows4},
-    packet,
+    family::Family,
+    maps,
+    packet::{self, Carried, V4, V6},
     stages::{classify, emit, find, lookup, open, rewrite},
 };
 use aya_ebpf::{bindings::xdp_action, programs::XdpContext};
 use lb_common::{
-    abi::{LAYOUT_VERSION, forwarding},
+    abi::{Jump, LAYOUT_VERSION, Settings, forwarding},
     reason::Reason,
 };
 
-/// Runs a frame through the stages and counts what became of it. A packet of
-/// no known flow goes on in [`new_flow`].
+/// Runs a frame through the stages and counts what became of it. IPv6 goes on
+/// in [`run_ipv6`], a packet of no known flow in [`new_flow`].
 #[inline(always)]
 pub(crate) fn run(ctx: &XdpContext) -> u32 {
-    verdict(known_flow(ctx))
+    verdict(ipv4(ctx))
 }
 
-/// The program behind the tail call: the stages that a new flow needs, with a
-/// stack of their own.
+/// The program behind the tail call for IPv6.
 #[inline(always)]
-pub(crate) fn new_flow(ctx: &XdpContext) -> u32 {
-    verdict(unknown_flow(ctx))
+pub(crate) fn run_ipv6(ctx: &XdpContext) -> u32 {
+    verdict(ipv6(ctx))
+}
+
+/// The programs behind the tail calls for new flows: the stages that these need,
+/// with a stack of their own.
+#[inline(always)]
+pub(crate) fn new_flow<F: open::Opens + rewrite::Tracks>(ctx: &XdpContext) -> u32 {
+    verdict(unknown_flow::<F>(ctx))
+}
+
+/// Leaves a reading of the clocks for the daemon.
+#[inline(always)]
+pub(crate) fn read_clocks() -> u32 {
+    maps::store_reading(clock::reading());
+    xdp_action::XDP_PASS
 }
 
 #[inline(always)]
@@ -48,24 +62,50 @@ fn verdict(result: Result<u32, Reason>) -> u32 {
 }
 
 #[inline(always)]
-fn known_flow(ctx: &XdpContext) -> Result<u32, Reason> {
+fn ready() -> Result<&'static Settings, Reason> {
     let settings = maps::settings().ok_or(Reason::PassedNotReady)?;
     if settings.layout != LAYOUT_VERSION {
         return Err(Reason::PassedNotReady);
     }
-    let ip = packet::ipv4(ctx)?;
+    Ok(settings)
+}
+
+#[inline(always)]
+fn ipv4(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = ready()?;
+    let frame = packet::frame(ctx)?;
+    if matches!(frame.carried, Carried::Ipv6) {
+        maps::jump(ctx, Jump::Ipv6);
+        return Err(Reason::Internal);
+    }
+    known_flow::<V4>(ctx, settings, frame.offset)
+}
+
+#[inline(always)]
+fn ipv6(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = ready()?;
+    let frame = packet::frame(ctx)?;
+    known_flow::<V6>(ctx, settings, frame.offset)
+}
+
+#[inline(always)]
+fn known_flow<F: open::Opens + rewrite::Tracks>(
+    ctx: &XdpContext,
+    settings: &'static Settings,
+    offset: u32,
+) -> Result<u32, Reason> {
+    let ip = F::parse(ctx, offset)?;
     let ours = classify::run(&ip)?;
-    if ip.protocol == packet::ICMP {
+    if ip.protocol == F::ICMP {
         return Err(ping(ctx, ours, &ip));
     }
     let transport = packet::transport(ctx, &ip)?;
-    let tick = clock::tick();
-    let table = Flows4::new(settings);
+    let tick = clock::tick(settings);
 
-    match find::run(settings, &table, ours, &ip, &transport) {
+    match find::run(settings, ours, &ip, &transport) {
         find::Flow::ToServer(found) if !open::must_pick_again(&found, &transport) => {
             if rewrite::is_direct(&found) {
-                rewrite::direct(&found, &transport, tick);
+                rewrite::direct::<F>(&found, &transport, tick);
                 return emit::direct(ctx, found.backend(), &ip);
             }
             let translation = rewrite::to_server(&found, &ip, &transport, tick)?;
@@ -73,13 +113,13 @@ fn known_flow(ctx: &XdpContext) -> Result<u32, Reason> {
         }
         find::Flow::ToClient(found) => {
             let translation = rewrite::to_client(&found, &ip, &transport, tick)?;
-            emit::to_client(ctx, &table, &found, &ip, &transport, &translation)
+            emit::to_client(ctx, settings, &found, &ip, &transport, &translation)
         }
         find::Flow::ToServer(_) | find::Flow::None => {
             if !ours.destination {
                 return Err(Reason::PassedNoService);
             }
-            maps::jump_to_new_flow(ctx);
+            maps::jump(ctx, F::NEW_FLOW);
             Err(Reason::Internal)
         }
     }
@@ -87,19 +127,20 @@ fn known_flow(ctx: &XdpContext) -> Result<u32, Reason> {
 
 /// A VIP answers ping, whoever has its address; other ICMP is the kernel's.
 #[inline(always)]
-fn ping(ctx: &XdpContext, ours: classify::Ours, ip: &packet::Ipv4) -> Reason {
-    if !ours.destination || !lookup::is_vip(ip.destination) || !packet::echo(ctx, ip) {
+fn ping<F: Family>(ctx: &XdpContext, ours: classify::Ours, ip: &packet::Ip<F>) -> Reason {
+    if !ours.destination || !lookup::is_vip::<F>(ip.destination) || !packet::echo(ctx, ip) {
         return Reason::PassedProtocol;
     }
     Reason::EchoAnswered
 }
 
 #[inline(always)]
-fn unknown_flow(ctx: &XdpContext) -> Result<u32, Reason> {
+fn unknown_flow<F: open::Opens + rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
     let settings = maps::settings().ok_or(Reason::PassedNotReady)?;
-    let ip = packet::ipv4(ctx)?;
+    let frame = packet::frame(ctx)?;
+    let ip = F::parse(ctx, frame.offset)?;
     let transport = packet::transport(ctx, &ip)?;
-    let tick = clock::tick();
+    let tick = clock::tick(settings);
     let known = lookup::run(&ip, &transport)?;
     let one_sided = known.service.forwarding == forwarding::DSR;
     if !one_sided {
@@ -112,6 +153,6 @@ fn unknown_flow(ctx: &XdpContext) -> Result<u32, Reason> {
     if one_sided {
         return emit::direct(ctx, twin.backend, &ip);
     }
-    let translation = rewrite::opened(&twin, &ip, &transport);
+    let translation = rewrite::opened(&twin, &ip, &transport)?;
     emit::to_server(ctx, twin.backend, &ip, &translation)
 }

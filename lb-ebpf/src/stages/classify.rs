@@ -1,10 +1,11 @@
 //! Is this packet ours at all? Everything else leaves here, untouched.
 
 use crate::{
+    family::Family,
     maps,
-    packet::{self, Ipv4},
+    packet::{self, Ip},
 };
-use lb_common::{hash::filter_bit4, reason::Reason};
+use lb_common::reason::Reason;
 
 /// Which ends of a packet may be ours: a VIP as destination, a server as
 /// source. The filter has false positives, never false negatives.
@@ -15,15 +16,15 @@ pub(crate) struct Ours {
 }
 
 #[inline(always)]
-pub(crate) fn run(ip: &Ipv4) -> Result<Ours, Reason> {
+pub(crate) fn run<F: Family>(ip: &Ip<F>) -> Result<Ours, Reason> {
     let ours = Ours {
-        source: maps::filter_has(filter_bit4(ip.source)),
-        destination: maps::filter_has(filter_bit4(ip.destination)),
+        source: maps::filter_has(F::filter_bit(ip.source)),
+        destination: maps::filter_has(F::filter_bit(ip.destination)),
     };
     if !ours.source && !ours.destination {
         return Err(Reason::PassedNotOurs);
     }
-    if ip.protocol != packet::TCP && ip.protocol != packet::UDP && ip.protocol != packet::ICMP {
+    if ip.protocol != packet::TCP && ip.protocol != packet::UDP && ip.protocol != F::ICMP {
         return Err(Reason::PassedProtocol);
     }
     if ip.is_fragment {

@@ -1,8 +1,9 @@
 //! Finds the next hop, writes the frame and sends it.
 
 use crate::{
-    maps::{self, Flows4},
-    packet::{self, GROUP_BIT, Ipv4, Macs, Translation, Transport},
+    family::Family,
+    maps,
+    packet::{self, GROUP_BIT, Ip, Macs, Translation, Transport},
 };
 use aya_ebpf::{
     bindings::{bpf_fib_lookup as FibLookup, xdp_action},
@@ -10,12 +11,11 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use lb_common::{
-    abi::{Backend, Hop, HopKey, address4, hop_flags},
+    abi::{Address, Backend, Hop, HopKey, Settings, halves6, hop_flags},
     flow::{self, Found, meta},
     reason::Reason,
 };
 
-const AF_INET: u8 = 2;
 /// Answers of `bpf_fib_lookup` (include/uapi/linux/bpf.h).
 const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
@@ -28,11 +28,11 @@ struct Exit {
 
 /// Sends a translated packet to a backend.
 #[inline(always)]
-pub(crate) fn to_server(
+pub(crate) fn to_server<F: Family>(
     ctx: &XdpContext,
     backend: u16,
-    ip: &Ipv4,
-    translation: &Translation,
+    ip: &Ip<F>,
+    translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
     let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
@@ -42,7 +42,7 @@ pub(crate) fn to_server(
 
 /// Sends a packet as it is to a backend that answers directly.
 #[inline(always)]
-pub(crate) fn direct(ctx: &XdpContext, backend: u16, ip: &Ipv4) -> Result<u32, Reason> {
+pub(crate) fn direct<F: Family>(ctx: &XdpContext, backend: u16, ip: &Ip<F>) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
     let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
     send(ctx, backend, ip, &exit)
@@ -50,21 +50,21 @@ pub(crate) fn direct(ctx: &XdpContext, backend: u16, ip: &Ipv4) -> Result<u32, R
 
 /// Sends a server's packet to the client of its flow.
 #[inline(always)]
-pub(crate) fn to_client(
+pub(crate) fn to_client<F: Family>(
     ctx: &XdpContext,
-    table: &Flows4,
+    settings: &'static Settings,
     found: &Found,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
-    translation: &Translation,
+    translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
     let exit = match cached(meta::hop(found.meta) as u32, ip)? {
         Some(exit) => exit,
         None => {
-            let (exit, index) = resolve(ctx, table, found, ip, transport, translation)?;
+            let (exit, index) = resolve(ctx, settings, found, ip, transport, translation)?;
             if index != 0 {
-                flow::note_hop(table, found, index as u16);
+                flow::note_hop(&F::flows(settings), found, index as u16);
             }
             exit
         }
@@ -74,7 +74,12 @@ pub(crate) fn to_client(
 }
 
 #[inline(always)]
-fn send(ctx: &XdpContext, backend: &Backend, ip: &Ipv4, exit: &Exit) -> Result<u32, Reason> {
+fn send<F: Family>(
+    ctx: &XdpContext,
+    backend: &Backend,
+    ip: &Ip<F>,
+    exit: &Exit,
+) -> Result<u32, Reason> {
     packet::address(ctx, &exit.macs)?;
     maps::count_traffic(backend.service, ip.total_length as u64);
     if exit.ifindex == ctx.ingress_ifindex() as u32 {
@@ -86,7 +91,7 @@ fn send(ctx: &XdpContext, backend: &Backend, ip: &Ipv4, exit: &Exit) -> Result<u
 
 /// The next hop at an index, if it is resolved. Index 0 is none.
 #[inline(always)]
-fn cached(index: u32, ip: &Ipv4) -> Result<Option<Exit>, Reason> {
+fn cached<F: Family>(index: u32, ip: &Ip<F>) -> Result<Option<Exit>, Reason> {
     if index == 0 {
         return Ok(None);
     }
@@ -97,7 +102,7 @@ fn cached(index: u32, ip: &Ipv4) -> Result<Option<Exit>, Reason> {
     if hop.flags & hop_flags::VALID == 0 {
         return Ok(None);
     }
-    if hop.mtu != 0 && ip.total_length as u32 > hop.mtu {
+    if hop.mtu != 0 && ip.total_length > hop.mtu {
         return Err(Reason::TooBig);
     }
     Ok(Some(Exit {
@@ -111,26 +116,24 @@ fn cached(index: u32, ip: &Ipv4) -> Result<Option<Exit>, Reason> {
 
 /// Asks the kernel for the way to a client: its routes and neighbours.
 #[inline(always)]
-fn resolve(
+fn resolve<F: Family>(
     ctx: &XdpContext,
-    table: &Flows4,
+    settings: &'static Settings,
     found: &Found,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
-    translation: &Translation,
+    translation: &Translation<F>,
 ) -> Result<(Exit, u32), Reason> {
     let fib = &mut maps::scratch().ok_or(Reason::Internal)?.fib;
     // SAFETY: all-zero is a value of this struct of integers.
     *fib = unsafe { core::mem::zeroed() };
-    fib.family = AF_INET;
+    fib.family = F::SOCKETS;
     fib.l4_protocol = ip.protocol;
     fib.sport = translation.port.to_be();
     fib.dport = transport.destination_port.to_be();
     fib.ifindex = ctx.ingress_ifindex() as u32;
-    fib.__bindgen_anon_1.tot_len = ip.total_length;
-    fib.__bindgen_anon_2.tos = ip.tos;
-    fib.__bindgen_anon_3.ipv4_src = translation.address.to_be();
-    fib.__bindgen_anon_4.ipv4_dst = ip.destination.to_be();
+    fib.__bindgen_anon_1.tot_len = ip.total_length as u16;
+    F::ask(fib, translation.address, ip.destination, ip.tos);
     // SAFETY: the parameters are ours and of the stated size.
     let answer = unsafe {
         bpf_fib_lookup(
@@ -140,13 +143,11 @@ fn resolve(
             0,
         )
     };
-    // SAFETY: on success and without a neighbour the kernel left the next hop's
-    // address here.
-    let address = unsafe { fib.__bindgen_anon_4.ipv4_dst };
+    // On success and without a neighbour the kernel left the next hop's address.
     let key = HopKey {
-        address: address4(address.to_ne_bytes()),
+        address: F::answered(fib),
         ifindex: fib.ifindex,
-        family: 4,
+        family: F::NUMBER as u32,
     };
     match answer {
         FIB_SUCCESS => {
@@ -174,11 +175,12 @@ fn resolve(
             // A client on our own segment: its SYN told its MAC address, as an
             // ARP request would have. XDP took the SYN before the kernel could
             // learn from it, and the reply must not wait for a second SYN-ACK.
+            let table = F::flows(settings);
             let (_, cold) =
-                flow::at(table, found.slot, found.client).ok_or(Reason::NeighbourUnresolved)?;
+                flow::at(&table, found.slot, found.client).ok_or(Reason::NeighbourUnresolved)?;
             let (client, own) = (cold.client_mac.load(), cold.own_mac.load());
-            let on_link =
-                address == ip.destination.to_be() && cold.client_ifindex.load() == fib.ifindex;
+            let on_link = is_same(&key.address, &F::key(ip.destination))
+                && cold.client_ifindex.load() == fib.ifindex;
             if !on_link || client & GROUP_BIT != 0 || own & GROUP_BIT != 0 {
                 return Err(Reason::NeighbourUnresolved);
             }
@@ -197,4 +199,11 @@ fn resolve(
         FIB_FRAGMENTATION_NEEDED => Err(Reason::TooBig),
         _ => Err(Reason::NoRoute),
     }
+}
+
+/// Whether two addresses are one. (Comparing arrays would call `memcmp`.)
+#[inline(always)]
+fn is_same(one: &Address, other: &Address) -> bool {
+    let (one, other) = (halves6(*one), halves6(*other));
+    one[0] == other[0] && one[1] == other[1]
 }

@@ -2,13 +2,13 @@
 
 use super::classify::Ours;
 use crate::{
-    maps::Flows4,
-    packet::{Ipv4, Transport},
+    family::Family,
+    maps,
+    packet::{Ip, Transport},
 };
 use lb_common::{
-    abi::{Settings, endpoint4},
-    flow::{self, Found, client_word},
-    hash,
+    abi::Settings,
+    flow::{self, Found, Tuple, client_word},
     tcp::Side,
 };
 
@@ -20,32 +20,48 @@ pub(crate) enum Flow {
 }
 
 #[inline(always)]
-pub(crate) fn run(
-    settings: &Settings,
-    table: &Flows4,
+pub(crate) fn run<F: Family>(
+    settings: &'static Settings,
     ours: Ours,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
 ) -> Flow {
-    let source = endpoint4(ip.source, transport.source_port);
-    let destination = endpoint4(ip.destination, transport.destination_port);
-    let search = |client: u64, side: Side, endpoint: u64| {
-        let word = client_word(client, ip.protocol);
-        let home = hash::home(word, settings.hash_secret, settings.bucket_mask4);
-        flow::find(table, home, word, side, endpoint)
-    };
-    if ours.destination
-        && let Some(found) = search(source, Side::Client, destination)
-    {
-        return Flow::ToServer(found);
+    let source = F::endpoint(ip.source, transport.source_port, settings);
+    let destination = F::endpoint(ip.destination, transport.destination_port, settings);
+    if ours.destination {
+        let ends = F::ends(ip.source, ip.destination);
+        let client = client_word(source, ip.protocol);
+        let tuple = F::tuple(client, destination, ends);
+        if let Some(found) = search::<F>(settings, &tuple, Side::Client) {
+            return Flow::ToServer(found);
+        }
     }
     // Nobody's endpoint is what a flow of direct return has in place of its
     // server's.
-    if ours.source
-        && source != 0
-        && let Some(found) = search(destination, Side::Server, source)
-    {
-        return Flow::ToClient(found);
+    if ours.source && source != 0 {
+        let ends = F::ends(ip.destination, ip.source);
+        let client = client_word(destination, ip.protocol);
+        let tuple = F::tuple(client, source, ends);
+        if let Some(found) = search::<F>(settings, &tuple, Side::Server)
+            && is_server::<F>(found.backend(), ip.source)
+        {
+            return Flow::ToClient(found);
+        }
     }
     Flow::None
+}
+
+#[inline(always)]
+fn search<F: Family>(settings: &'static Settings, tuple: &Tuple, side: Side) -> Option<Found> {
+    let home = F::home(tuple.client, settings);
+    flow::find(&F::flows(settings), home, tuple, side)
+}
+
+/// Whether a backend has this address, of which its flow may have only a tag.
+#[inline(always)]
+fn is_server<F: Family>(backend: u16, address: F::Address) -> bool {
+    match maps::backend(backend) {
+        Some(backend) => F::is_address_of(backend, address),
+        None => false,
+    }
 }

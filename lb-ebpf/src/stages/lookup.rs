@@ -1,11 +1,12 @@
 //! Finds the virtual service of a packet that belongs to no flow.
 
 use crate::{
+    family::Family,
     maps,
-    packet::{ICMP, Ipv4, Transport},
+    packet::{Ip, Transport},
 };
 use lb_common::{
-    abi::{Service, ServiceKey, address4},
+    abi::{Service, ServiceKey},
     reason::Reason,
 };
 
@@ -16,26 +17,26 @@ pub(crate) struct Known {
     pub service: &'static Service,
 }
 
-/// Whether an address is a VIP. Every VIP has a key of the protocol ICMP.
+/// Whether an address is a VIP. Every VIP has a key of its family's ICMP.
 #[inline(always)]
-pub(crate) fn is_vip(address: u32) -> bool {
+pub(crate) fn is_vip<F: Family>(address: F::Address) -> bool {
     let key = ServiceKey {
-        address: address4(address.to_be_bytes()),
+        address: F::key(address),
         port: 0,
-        protocol: ICMP,
-        family: 4,
+        protocol: F::ICMP,
+        family: F::NUMBER,
     };
     maps::service_index(&key).is_some()
 }
 
 /// The service of this very port, else the one of every port.
 #[inline(always)]
-pub(crate) fn run(ip: &Ipv4, transport: &Transport) -> Result<Known, Reason> {
+pub(crate) fn run<F: Family>(ip: &Ip<F>, transport: &Transport) -> Result<Known, Reason> {
     let mut key = ServiceKey {
-        address: address4(ip.destination.to_be_bytes()),
+        address: F::key(ip.destination),
         port: transport.destination_port,
         protocol: ip.protocol,
-        family: 4,
+        family: F::NUMBER,
     };
     let index = match maps::service_index(&key) {
         Some(index) => index,

@@ -3,20 +3,33 @@
 use super::lookup::Known;
 use crate::{
     clock,
-    maps::{self, Flows4, Scratch, ServicePool},
-    packet::{self, Ipv4, Transport},
+    family::Family,
+    maps::{self, Scratch, ServicePool},
+    packet::{self, Ip, Transport, V4, V6},
 };
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
     abi::{
-        Service, Settings, algorithm, backend_flags, endpoint4, forwarding, measure, ticks_between,
+        Backend, Jump, Service, Settings, algorithm, backend_flags, forwarding, measure,
+        ticks_between,
     },
     flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
-    hash,
     pick::{self, Picked},
     reason::Reason,
     tcp::{Side, State, flags},
 };
+
+/// The global functions that open flows of a family, and the program that calls
+/// them.
+///
+/// They take and give everything in the scratch space: the verifier judges each
+/// once, by itself, and their stack frames do not live at the same time.
+pub(crate) trait Opens: Family {
+    const NEW_FLOW: Jump;
+    fn survey() -> u32;
+    fn pick(algorithm: u8) -> u32;
+    fn place() -> u32;
+}
 
 /// Surveys of a bucket that other CPUs write at the same time.
 const ATTEMPTS: u32 = 3;
@@ -69,11 +82,11 @@ fn may_take_new_flows(backend: u16) -> bool {
 /// Opens the flow of a SYN. A former flow of the same tuple gives its place to
 /// the new one.
 #[inline(always)]
-pub(crate) fn run(
+pub(crate) fn run<F: Opens>(
     ctx: &XdpContext,
     settings: &Settings,
     known: Known,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
     tick: u32,
 ) -> Result<(), Reason> {
@@ -82,11 +95,13 @@ pub(crate) fn run(
     }
     let scratch = maps::scratch().ok_or(Reason::Internal)?;
     let (client_mac, own_mac) = packet::macs(ctx);
-    let client = client_word(endpoint4(ip.source, transport.source_port), ip.protocol);
+    let endpoint = F::endpoint(ip.source, transport.source_port, settings);
+    let client = client_word(endpoint, ip.protocol);
     scratch.opening = Opening {
-        home: hash::home(client, settings.hash_secret, settings.bucket_mask4),
+        home: F::home(client, settings),
         client,
-        virtual_endpoint: endpoint4(ip.destination, transport.destination_port),
+        virtual_endpoint: F::endpoint(ip.destination, transport.destination_port, settings),
+        ends: F::ends(ip.source, ip.destination),
         backend_endpoint: 0,
         backend: 0,
         service: known.index as u16,
@@ -103,7 +118,7 @@ pub(crate) fn run(
     };
     scratch.service = known.index;
     for _ in 0..ATTEMPTS {
-        match attempt(known.service.algorithm) {
+        match attempt::<F>(settings, known.service.algorithm) {
             OPENED => {
                 maps::count(Reason::NewFlow);
                 return Ok(());
@@ -150,27 +165,17 @@ const SURVEYED: u32 = 7;
 const FOUND: u32 = 8;
 
 /// One survey, pick and placement of the flow in the scratch space.
-///
-/// The parts are global functions that take and give everything in the scratch
-/// space: the verifier judges each once, by itself, and their stack frames do
-/// not live at the same time.
 #[inline(always)]
-fn attempt(algorithm: u8) -> u32 {
+fn attempt<F: Opens>(settings: &Settings, algorithm: u8) -> u32 {
     let Some(scratch) = maps::scratch() else {
         return INTERNAL;
     };
-    let surveyed = steerline_survey();
+    let surveyed = F::survey();
     if surveyed != SURVEYED {
         return surveyed;
     }
     scratch.collided.set(0);
-    let picked = match algorithm {
-        algorithm::WEIGHTED_ROUND_ROBIN => steerline_weighted_round_robin(),
-        algorithm::ACA_CONNECTIONS => steerline_aca_connections(),
-        algorithm::ACA_SHARES => steerline_aca_shares(),
-        algorithm::WEIGHTED_LEAST_CONNECTIONS => steerline_weighted_least_connections(),
-        _ => 0,
-    };
+    let picked = F::pick(algorithm);
     if picked & CHOSEN == 0 {
         return if scratch.collided.get() != 0 {
             COLLISION
@@ -181,10 +186,10 @@ fn attempt(algorithm: u8) -> u32 {
     let Some(backend) = maps::backend(picked as u16) else {
         return INTERNAL;
     };
-    let [a, b, c, d, ..] = backend.address;
     scratch.opening.backend = picked as u16;
-    scratch.opening.backend_endpoint = endpoint4(u32::from_be_bytes([a, b, c, d]), backend.port);
-    let outcome = steerline_place();
+    scratch.opening.backend_endpoint =
+        F::endpoint(F::address(backend.address), backend.port, settings);
+    let outcome = F::place();
     if outcome == OPENED && picked & TRIAL != 0 {
         maps::count(Reason::Trial);
     }
@@ -192,22 +197,15 @@ fn attempt(algorithm: u8) -> u32 {
 }
 
 /// Looks for places, unless the flow is there already.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn steerline_survey() -> u32 {
+#[inline(always)]
+fn survey<F: Family>() -> u32 {
     let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
         return INTERNAL;
     };
-    let table = Flows4::new(settings);
+    let table = F::flows(settings);
     let opening = &mut scratch.opening;
-    let found = flow::find(
-        &table,
-        opening.home,
-        opening.client,
-        Side::Client,
-        opening.virtual_endpoint,
-    );
-    let own = match found {
+    let tuple = F::tuple(opening.client, opening.virtual_endpoint, opening.ends);
+    let own = match flow::find(&table, opening.home, &tuple, Side::Client) {
         // A former flow of the tuple, or one whose SYN was never answered.
         Some(found) if gives_way(&found) => Target::of(&found),
         // Another CPU opened it in the meantime.
@@ -218,7 +216,8 @@ extern "C" fn steerline_survey() -> u32 {
         }
         None => Target::NONE,
     };
-    match flow::survey(&table, opening.home, opening.client, own, opening.tick) {
+    let (home, client, tick) = (opening.home, opening.client, opening.tick);
+    match flow::survey(&table, home, client, &opening.ends, own, tick) {
         Some(survey) => {
             scratch.survey = survey;
             SURVEYED
@@ -249,12 +248,11 @@ fn encode(picked: Option<Picked>) -> u32 {
 /// The backends of a service for the flow in the scratch space, and whether
 /// trial credits are about.
 #[inline(always)]
-fn pool<'a>(
+fn pool<'a, F: Family>(
     settings: &'static Settings,
     service: &'static Service,
     scratch: &'a Scratch,
-    table: &'a Flows4,
-) -> (ServicePool<impl Fn(u64) -> bool + 'a>, bool) {
+) -> (ServicePool<impl Fn(&Backend) -> bool + 'a>, bool) {
     let age = ticks_between(settings.heartbeat, scratch.opening.tick);
     let attended = age < settings.heartbeat_expiry;
     let pool = ServicePool {
@@ -262,11 +260,17 @@ fn pool<'a>(
         members: service.members,
         ring: service.ring,
         attended,
-        refused: move |endpoint: u64| {
+        refused: move |backend: &Backend| {
             // Asked only of backends that may take new flows. In direct return
             // the server sees the VIP: no two flows look alike to it.
-            let paired =
-                !scratch.opening.one_sided && scratch.survey.paired.contains(table, endpoint);
+            if scratch.opening.one_sided || !scratch.survey.paired.any() {
+                return false;
+            }
+            let endpoint = F::endpoint(F::address(backend.address), backend.port, settings);
+            let paired = scratch
+                .survey
+                .paired
+                .contains(&F::flows(settings), endpoint);
             if paired {
                 scratch.collided.set(1);
             }
@@ -276,52 +280,27 @@ fn pool<'a>(
     (pool, attended && settings.trials != 0)
 }
 
-/// Defines the global function of a pick.
+/// The choice of an algorithm among a service's backends, as [`encode`] makes it.
 macro_rules! pick {
-    ($(#[doc = $doc:literal])+ $name:ident, $pool:ident, $trials:ident => $pick:expr) => {
-        $(#[doc = $doc])+
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        extern "C" fn $name() -> u32 {
-            let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
-                return 0;
-            };
-            let Some(service) = maps::service(scratch.service) else { return 0 };
-            let table = Flows4::new(settings);
-            let ($pool, $trials) = pool(settings, service, scratch, &table);
-            encode($pick)
-        }
-    };
+    ($family:ident, $pool:ident, $trials:ident => $pick:expr) => {{
+        let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+            return 0;
+        };
+        let Some(service) = maps::service(scratch.service) else {
+            return 0;
+        };
+        let ($pool, $trials) = pool::<$family>(settings, service, scratch);
+        encode($pick)
+    }};
 }
 
-pick!(
-    /// See [`pick::weighted_round_robin`].
-    steerline_weighted_round_robin, pool, _trials =>
-    pick::weighted_round_robin(&pool).map(|backend| Picked { backend, trial: false })
-);
-pick!(
-    /// See [`pick::weighted_least_connections`].
-    steerline_weighted_least_connections, pool, _trials =>
-    pick::weighted_least_connections(&pool).map(|backend| Picked { backend, trial: false })
-);
-pick!(
-    /// See [`pick::aca_connections`].
-    steerline_aca_connections, pool, trials => pick::aca_connections(&pool, trials)
-);
-pick!(
-    /// See [`pick::aca_shares`].
-    steerline_aca_shares, pool, trials => pick::aca_shares(&pool, trials)
-);
-
 /// Puts the flow of the scratch space into the table.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn steerline_place() -> u32 {
+#[inline(always)]
+fn place<F: Family>() -> u32 {
     let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
         return INTERNAL;
     };
-    let table = Flows4::new(settings);
-    match flow::place(&table, &scratch.survey, &scratch.opening) {
+    match flow::place(&F::flows(settings), &scratch.survey, &scratch.opening) {
         Placed::Opened {
             evicted_half_open,
             spilled,
@@ -344,3 +323,91 @@ extern "C" fn steerline_place() -> u32 {
         Placed::Full => FULL,
     }
 }
+
+/// Defines the global functions of a family.
+macro_rules! opens {
+    (
+        $family:ident, $jump:ident, $survey:ident, $place:ident, $round_robin:ident, $least:ident,
+        $connections:ident, $shares:ident
+    ) => {
+        impl Opens for $family {
+            const NEW_FLOW: Jump = Jump::$jump;
+
+            #[inline(always)]
+            fn survey() -> u32 {
+                $survey()
+            }
+            #[inline(always)]
+            fn pick(algorithm: u8) -> u32 {
+                match algorithm {
+                    algorithm::WEIGHTED_ROUND_ROBIN => $round_robin(),
+                    algorithm::ACA_CONNECTIONS => $connections(),
+                    algorithm::ACA_SHARES => $shares(),
+                    algorithm::WEIGHTED_LEAST_CONNECTIONS => $least(),
+                    _ => 0,
+                }
+            }
+            #[inline(always)]
+            fn place() -> u32 {
+                $place()
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $survey() -> u32 {
+            survey::<$family>()
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $place() -> u32 {
+            place::<$family>()
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $round_robin() -> u32 {
+            pick!($family, pool, _trials => {
+                pick::weighted_round_robin(&pool).map(|backend| Picked { backend, trial: false })
+            })
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $least() -> u32 {
+            pick!($family, pool, _trials => {
+                pick::weighted_least_connections(&pool)
+                    .map(|backend| Picked { backend, trial: false })
+            })
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $connections() -> u32 {
+            pick!($family, pool, trials => pick::aca_connections(&pool, trials))
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $shares() -> u32 {
+            pick!($family, pool, trials => pick::aca_shares(&pool, trials))
+        }
+    };
+}
+
+opens!(
+    V4,
+    New4,
+    steerline_survey4,
+    steerline_place4,
+    steerline_weighted_round_robin4,
+    steerline_weighted_least_connections4,
+    steerline_aca_connections4,
+    steerline_aca_shares4
+);
+opens!(
+    V6,
+    New6,
+    steerline_survey6,
+    steerline_place6,
+    steerline_weighted_round_robin6,
+    steerline_weighted_least_connections6,
+    steerline_aca_connections6,
+    steerline_aca_shares6
+);

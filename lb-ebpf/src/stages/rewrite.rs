@@ -1,8 +1,9 @@
 //! Computes the translated headers of a packet.
 
 use crate::{
-    maps::{self, Flows4},
-    packet::{End, Ipv4, Translation, Transport},
+    family::Family,
+    maps,
+    packet::{End, Ip, Translation, Transport, V4, V6},
 };
 use lb_common::{
     checksum::Delta,
@@ -10,6 +11,11 @@ use lb_common::{
     reason::Reason,
     tcp::Side,
 };
+
+/// The global function by which the flows of a family take note of a packet.
+pub(crate) trait Tracks: Family {
+    fn track() -> u32;
+}
 
 /// Whether the flow's server answers its client directly. Nothing but MAC
 /// addresses changes then, the time to live included: the balancer is no router
@@ -21,24 +27,27 @@ pub(crate) fn is_direct(found: &Found) -> bool {
 
 /// Lets a flow of direct return take note of its client's packet.
 #[inline(always)]
-pub(crate) fn direct(found: &Found, transport: &Transport, tick: u32) {
-    note(found, Side::ClientAlone, transport, tick);
+pub(crate) fn direct<F: Tracks>(found: &Found, transport: &Transport, tick: u32) {
+    note::<F>(found, Side::ClientAlone, transport, tick);
 }
 
 /// The headers of a client's packet on a known flow, once the flow has taken
 /// note of it.
 #[inline(always)]
-pub(crate) fn to_server(
+pub(crate) fn to_server<F: Tracks>(
     found: &Found,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
     tick: u32,
-) -> Result<Translation, Reason> {
+) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
-    note(found, Side::Client, transport, tick);
+    note::<F>(found, Side::Client, transport, tick);
+    let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+    let endpoint = found.backend_endpoint();
     Ok(translation(
         End::Destination,
-        found.backend_endpoint(),
+        F::server_address(backend, endpoint),
+        endpoint as u16,
         ip,
         transport,
     ))
@@ -46,17 +55,18 @@ pub(crate) fn to_server(
 
 /// The headers of a server's packet, once its flow has taken note of it.
 #[inline(always)]
-pub(crate) fn to_client(
+pub(crate) fn to_client<F: Tracks>(
     found: &Found,
-    ip: &Ipv4,
+    ip: &Ip<F>,
     transport: &Transport,
     tick: u32,
-) -> Result<Translation, Reason> {
+) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
-    note(found, Side::Server, transport, tick);
+    note::<F>(found, Side::Server, transport, tick);
     Ok(translation(
         End::Source,
-        found.virtual_endpoint(),
+        F::virtual_address(found),
+        found.virtual_endpoint() as u16,
         ip,
         transport,
     ))
@@ -64,28 +74,47 @@ pub(crate) fn to_client(
 
 /// The headers of the packet that opened a flow.
 #[inline(always)]
-pub(crate) fn opened(twin: &Twin, ip: &Ipv4, transport: &Transport) -> Translation {
-    translation(End::Destination, twin.backend_endpoint, ip, transport)
+pub(crate) fn opened<F: Family>(
+    twin: &Twin,
+    ip: &Ip<F>,
+    transport: &Transport,
+) -> Result<Translation<F>, Reason> {
+    let backend = maps::backend(twin.backend).ok_or(Reason::Internal)?;
+    Ok(translation(
+        End::Destination,
+        F::server_address(backend, twin.backend_endpoint),
+        twin.backend_endpoint as u16,
+        ip,
+        transport,
+    ))
 }
 
 #[inline(always)]
-fn translation(end: End, target: u64, ip: &Ipv4, transport: &Transport) -> Translation {
-    let address = (target >> 16) as u32;
-    let port = target as u16;
+fn translation<F: Family>(
+    end: End,
+    address: F::Address,
+    port: u16,
+    ip: &Ip<F>,
+    transport: &Transport,
+) -> Translation<F> {
     let (old_address, old_port) = match end {
         End::Source => (ip.source, transport.source_port),
         End::Destination => (ip.destination, transport.destination_port),
     };
     let ttl = ip.ttl.wrapping_sub(1);
     let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
-    let moved = Delta::new().double(old_address, address);
+    let moved = F::moved(Delta::new(), old_address, address);
     let shown = moved.word(old_port, port);
     Translation {
         end,
         address,
         port,
         ttl,
-        ip_checksum: moved.word(word(ip.ttl), word(ttl)).apply(ip.checksum),
+        ip_checksum: if F::HEADER_CHECKSUM {
+            moved.word(word(ip.ttl), word(ttl)).apply(ip.checksum)
+        } else {
+            0
+        },
         checksum: if transport.is_udp {
             shown.apply_udp(transport.checksum)
         } else {
@@ -97,7 +126,7 @@ fn translation(end: End, target: u64, ip: &Ipv4, transport: &Transport) -> Trans
 
 /// Whether a packet that we route may be forwarded once more.
 #[inline(always)]
-pub(crate) fn live_on(ip: &Ipv4) -> Result<(), Reason> {
+pub(crate) fn live_on<F: Family>(ip: &Ip<F>) -> Result<(), Reason> {
     if ip.ttl <= 1 {
         Err(Reason::TtlExceeded)
     } else {
@@ -108,7 +137,7 @@ pub(crate) fn live_on(ip: &Ipv4) -> Result<(), Reason> {
 /// Lets the flow take note of the packet. Nearly every packet changes nothing
 /// and returns at once.
 #[inline(always)]
-fn note(found: &Found, side: Side, transport: &Transport, tick: u32) {
+fn note<F: Tracks>(found: &Found, side: Side, transport: &Transport, tick: u32) {
     let arrival = Arrival {
         side,
         flags: transport.flags,
@@ -123,19 +152,39 @@ fn note(found: &Found, side: Side, transport: &Transport, tick: u32) {
         scratch.found = *found;
         scratch.arrival = arrival;
         scratch.tick = tick;
-        steerline_track();
+        F::track();
     }
 }
 
-/// Tracks the packet in the scratch space. A global function: the verifier
-/// judges it once, by itself, and not again on every path that leads to it.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn steerline_track() -> u32 {
+/// Defines the global function that tracks the packet in the scratch space. A
+/// global function: the verifier judges it once, by itself, and not again on
+/// every path that leads to it.
+macro_rules! tracks {
+    ($family:ident, $name:ident) => {
+        impl Tracks for $family {
+            #[inline(always)]
+            fn track() -> u32 {
+                $name()
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name() -> u32 {
+            track::<$family>()
+        }
+    };
+}
+
+tracks!(V4, steerline_track4);
+tracks!(V6, steerline_track6);
+
+#[inline(always)]
+fn track<F: Family>() -> u32 {
     let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
         return 0;
     };
-    let table = Flows4::new(settings);
+    let table = F::flows(settings);
     let measures = |service: u32| {
         maps::service(service).map(|service| Measures {
             measure: service.measure,

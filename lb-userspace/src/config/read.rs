@@ -21,6 +21,8 @@ use super::types::{
 /// one the spill table would be larger than what it spills from.
 const FLOWS: std::ops::RangeInclusive<u32> = 1_024..=16_777_216;
 const DEFAULT_FLOWS: u32 = 1_000_000;
+/// See [`FlowTable::ipv6`].
+const DEFAULT_FLOWS6: u32 = 250_000;
 
 /// Interface names of Linux are shorter than this (`IFNAMSIZ`).
 const INTERFACE_BYTES: usize = 16;
@@ -94,6 +96,7 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
         mode: Mode::Native,
         flow_table: FlowTable {
             ipv4: DEFAULT_FLOWS,
+            ipv6: DEFAULT_FLOWS6,
         },
         pin_directory: PathBuf::from("/sys/fs/bpf/steerline"),
         reattach: true,
@@ -111,9 +114,7 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
     {
         data_plane.flow_table.ipv4 = table.integer("ipv4", FLOWS, out).or(DEFAULT_FLOWS);
         let ipv6 = table.integer("ipv6", 0..=*FLOWS.end(), out);
-        if let Some((flows @ 1.., at)) = ipv6.spot().map(|(flows, at)| (*flows, at)) {
-            table.unavailable("ipv6", at, flows, "write 0 or leave it out", out);
-        }
+        data_plane.flow_table.ipv6 = ipv6.or(DEFAULT_FLOWS6);
     }
     let pins = section.absolute_path("pin_directory", out);
     data_plane.pin_directory = pins.or(data_plane.pin_directory);

@@ -94,6 +94,8 @@ spelled! {
 pub struct FlowTable {
     /// IPv4 flows, 1,024 to 16,777,216.
     pub ipv4: u32,
+    /// IPv6 flows, 0 or 1,024 to 16,777,216.
+    pub ipv6: u32,
 }
 
 /// How the daemon is reached and where it keeps what must survive it.

@@ -332,7 +332,7 @@ impl Daemon {
         }
         self.journal.tick();
         self.network.tick(&mut self.maps).await?;
-        let buckets = self.maps.flows4.len().div_ceil(TICKS_PER_PASS).max(1);
+        let buckets = self.maps.bucket_count().div_ceil(TICKS_PER_PASS).max(1);
         if let Some(pass) = self.sweeper.step(&mut self.maps, clock::tick(), buckets)? {
             self.after_pass(&pass).await?;
         }

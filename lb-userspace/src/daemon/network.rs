@@ -24,7 +24,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::{MapData, RingBuf};
 use lb_common::{
     abi::{self, Backend, HopKey},
-    flow::{self, Bucket, meta},
+    flow::{self, meta},
 };
 use std::{
     collections::BTreeMap,
@@ -363,9 +363,8 @@ fn forget_dead_hops(maps: &Maps, pass: &Pass) {
     if !dead.contains(&true) {
         return;
     }
-    for index in 0..maps.flows4.len() {
-        let bucket: &Bucket = maps.flows4.view(index);
-        for way in &bucket.ways {
+    for position in 0..maps.bucket_count() {
+        for way in &maps.bucket(position).words.ways {
             let word = way.meta.load();
             if meta::is_flow(word) && dead.get(usize::from(meta::hop(word))) == Some(&true) {
                 flow::forget_hop(way, word);

@@ -28,6 +28,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// The same of ICMP: every VIP has a key of it, by which it answers ping.
 const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 
 /// Idle and linger times of the packet path. Sources: `delay` and `idle` of IOS
 /// SLB (spec 4.1: 10 s and 3,600 s); the embryonic limit of ACE (spec 5.2) is
@@ -56,7 +57,10 @@ pub(crate) struct Plan {
 
 /// Sizes of the maps for a configuration.
 pub(crate) fn sizes(config: &Config) -> Sizes {
-    Sizes::for_flows(config.data_plane.flow_table.ipv4)
+    Sizes::for_flows(
+        config.data_plane.flow_table.ipv4,
+        config.data_plane.flow_table.ipv6,
+    )
 }
 
 /// How to attach.
@@ -125,14 +129,17 @@ fn check_settings(maps: &Maps, pins: &Pins) -> Result<()> {
             settings.layout
         );
     }
-    if settings.layout != 0 && settings.bucket_mask4 != maps.flows4.len() - 1 {
-        bail!(
-            "{}: corrupt settings (bucket mask {:#x} with {} buckets); nothing was changed. End \
-             the traffic with `steerline detach` and start again",
-            pins.directory().display(),
-            settings.bucket_mask4,
-            maps.flows4.len()
-        );
+    for (mask, buckets) in [
+        (settings.bucket_mask4, maps.flows4.len()),
+        (settings.bucket_mask6, maps.flows6.len()),
+    ] {
+        if settings.layout != 0 && mask != buckets - 1 {
+            bail!(
+                "{}: corrupt settings (bucket mask {mask:#x} with {buckets} buckets); nothing \
+                 was changed. End the traffic with `steerline detach` and start again",
+                pins.directory().display(),
+            );
+        }
     }
     Ok(())
 }
@@ -311,7 +318,7 @@ fn publish_keys(config: &Config, maps: &mut Maps, placed: &[Placed]) -> Result<(
             let key = service_key(service);
             let ping = ServiceKey {
                 port: 0,
-                protocol: ICMP,
+                protocol: if key.family == 4 { ICMP } else { ICMPV6 },
                 ..key
             };
             [(key, placed.index), (ping, placed.index)]
@@ -371,8 +378,10 @@ fn fill_settings(config: &Config, maps: &Maps) -> Result<()> {
         settings.hash_secret = [word(0), word(8)];
         settings.instance = word(16);
         settings.bucket_mask4 = maps.flows4.len() - 1;
+        settings.bucket_mask6 = maps.flows6.len() - 1;
     }
     settings.flow_capacity4 = config.data_plane.flow_table.ipv4;
+    settings.flow_capacity6 = config.data_plane.flow_table.ipv6;
     settings.heartbeat = clock::tick();
     settings.heartbeat_expiry = ticks(HEARTBEAT_EXPIRY);
     // One table serves all services: the most patient one's limit counts.

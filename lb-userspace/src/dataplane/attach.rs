@@ -6,16 +6,21 @@ use aya::{
     Ebpf, EbpfLoader,
     maps::ProgramArray,
     programs::{
-        ProgramError, Xdp, XdpMode,
+        ProgramError, TestRun as _, TestRunOptions, Xdp, XdpMode,
         links::{FdLink, PinnedLink},
         xdp::XdpLink,
     },
 };
-use std::{os::unix::fs::MetadataExt as _, path::PathBuf};
+use lb_common::abi::{ClockReading, Jiffies, Jump, Settings};
+use std::{mem::offset_of, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
-/// The entry program and the one it jumps to.
+/// The entry program; those that it jumps to are in [`Jump::ALL`].
 const ENTRY: &str = "steerline";
-const NEW_FLOW: &str = "steerline_new";
+/// The program that reads the kernel's clocks.
+const CLOCK: &str = "steerline_clock";
+/// Time between its two runs: enough for a jiffy of doubt not to hide which of
+/// the possible frequencies the kernel has.
+const CLOCK_RUNS_APART: Duration = Duration::from_millis(120);
 
 /// An interface that is to carry traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,14 +134,18 @@ impl Loaded {
         loader
             .map_max_entries("FLOWS4", sizes.buckets4)
             .map_max_entries("COLD4", sizes.buckets4)
-            .map_max_entries("SPILL4", sizes.spill4);
+            .map_max_entries("SPILL4", sizes.spill4)
+            .map_max_entries("FLOWS6", sizes.buckets6)
+            .map_max_entries("COLD6", sizes.buckets6)
+            .map_max_entries("SPILL6", sizes.spill6);
         for name in maps::names(sizes) {
             loader.map_pin_path(name, pins.map(name));
         }
         let mut ebpf = loader
             .load(OBJECT)
             .context("loading the packet program's maps")?;
-        for name in [NEW_FLOW, ENTRY] {
+        let jumps = Jump::ALL.map(|(_, name)| name);
+        for name in jumps.into_iter().chain([ENTRY, CLOCK]) {
             let program: &mut Xdp = ebpf
                 .program_mut(name)
                 .with_context(|| format!("the BPF object has no program `{name}`"))?
@@ -148,23 +157,69 @@ impl Loaded {
             ebpf.take_map("PROGRAMS")
                 .context("the BPF object has no map `PROGRAMS`")?,
         )?;
-        let next = ebpf
-            .program(NEW_FLOW)
-            .context("program vanished")?
-            .fd()?
-            .try_clone()?;
-        table.set(0, &next, 0).context("linking the two programs")?;
+        for (jump, name) in Jump::ALL {
+            let next = ebpf
+                .program(name)
+                .context("program vanished")?
+                .fd()?
+                .try_clone()?;
+            table
+                .set(jump as u32, &next, 0)
+                .with_context(|| format!("linking the program `{name}`"))?;
+        }
         // The kernel empties a table of tail calls when no process and no pin
         // holds it: it must outlive this daemon as its program does.
         let id = Self::program_id_of(&ebpf)?;
         table
             .pin(pins.program_table(id))
             .context("pinning the table of tail calls")?;
-        Ok(Self {
+        let loaded = Self {
             ebpf,
             pins: pins.clone(),
             adopted: state == PinState::Ours,
-        })
+        };
+        loaded.set_clock()?;
+        Ok(loaded)
+    }
+
+    /// Tells the packet path how its clock, of jiffies, relates to
+    /// `CLOCK_MONOTONIC`. Maps that know are left alone: as long as the kernel
+    /// runs, it does not change.
+    fn set_clock(&self) -> Result<()> {
+        let maps = self.maps()?;
+        if maps.settings.read(0).jiffy_nanoseconds != 0 {
+            return Ok(());
+        }
+        let program: &Xdp = self
+            .ebpf
+            .program(CLOCK)
+            .context("program vanished")?
+            .try_into()?;
+        let read = || -> Result<ClockReading> {
+            // The kernel refuses frames that are shorter.
+            let options = TestRunOptions {
+                data_in: Some(&[0; 64]),
+                ..TestRunOptions::new()
+            };
+            program.test_run(options).context("reading the clocks")?;
+            Ok(maps.settings.read(0).reading)
+        };
+        let first = read()?;
+        std::thread::sleep(CLOCK_RUNS_APART);
+        let second = read()?;
+        let jiffies = Jiffies::from_readings(first, second).with_context(|| {
+            format!(
+                "the kernel's timer has none of the known frequencies: {first:?}, then {second:?}"
+            )
+        })?;
+        maps.settings
+            .write_word(0, offset_of!(Settings, jiffies_base), jiffies.base);
+        maps.settings.write_word(
+            0,
+            offset_of!(Settings, jiffy_nanoseconds),
+            jiffies.nanoseconds,
+        );
+        Ok(())
     }
 
     fn program_id_of(ebpf: &Ebpf) -> Result<u32> {

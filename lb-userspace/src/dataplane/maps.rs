@@ -5,8 +5,8 @@ use anyhow::{Context as _, Result};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, RingBuf};
 use lb_common::{
     abi::{
-        Backend, Bucket4, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name, Report, Service,
-        ServiceKey, Settings, SpillKey, Spilled4, Traffic,
+        Backend, Bucket4, Bucket6, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name, Report,
+        Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
     },
     reason::Reason,
 };
@@ -53,6 +53,12 @@ pub struct Maps {
     pub cold4: Mapped<ColdBucket>,
     /// Its spill.
     pub spill4: HashMap<MapData, SpillKey, Spilled4>,
+    /// The IPv6 flow table.
+    pub flows6: Mapped<Bucket6>,
+    /// Its cold half.
+    pub cold6: Mapped<ColdBucket>,
+    /// Its spill.
+    pub spill6: HashMap<MapData, SpillKey, Spilled6>,
 }
 
 impl Maps {
@@ -82,6 +88,9 @@ impl Maps {
             flows4: mapped(pins, "FLOWS4")?,
             cold4: mapped(pins, "COLD4")?,
             spill4: typed(pins, "SPILL4", HashMap::try_from)?,
+            flows6: mapped(pins, "FLOWS6")?,
+            cold6: mapped(pins, "COLD6")?,
+            spill6: typed(pins, "SPILL6", HashMap::try_from)?,
         })
     }
 

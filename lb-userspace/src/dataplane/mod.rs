@@ -11,6 +11,7 @@
 mod attach;
 mod books;
 mod detach;
+mod flow_tables;
 mod mapped;
 mod maps;
 mod pins;
@@ -21,6 +22,7 @@ mod tables;
 pub use attach::{Attached, Hook, HookState, Loaded, Mode};
 pub(crate) use books::decode as decode_name;
 pub use books::{Assigned, Books};
+pub use flow_tables::{AnyBucket, Family, SpillId};
 pub use mapped::Mapped;
 pub use maps::Maps;
 pub use pins::{PinError, PinState, Pins, Sizes};

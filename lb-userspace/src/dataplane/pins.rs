@@ -26,19 +26,32 @@ pub struct Sizes {
     pub buckets4: u32,
     /// Entries of the IPv4 spill.
     pub spill4: u32,
+    /// Buckets of the IPv6 flow table; a power of two.
+    pub buckets6: u32,
+    /// Entries of the IPv6 spill.
+    pub spill6: u32,
 }
 
 impl Sizes {
-    /// For so many live IPv4 flows. At most half of the ways are taken then,
-    /// where the spill needs room for 0.34 % of the flows (measured; design
+    /// For so many live flows of each family. At most half of the ways are taken
+    /// then, where the spill needs room for 0.34 % of the flows (measured; design
     /// 3.1); it has 1.6 %.
-    pub const fn for_flows(flows4: u32) -> Self {
-        let buckets4 = flows4.div_ceil(abi::WAYS as u32 / 2).next_power_of_two();
-        let spill = flows4 / 64;
+    pub const fn for_flows(flows4: u32, flows6: u32) -> Self {
         Self {
-            buckets4,
-            spill4: if spill < 1_024 { 1_024 } else { spill },
+            buckets4: Self::buckets(flows4),
+            spill4: Self::spill(flows4),
+            buckets6: Self::buckets(flows6),
+            spill6: Self::spill(flows6),
         }
+    }
+
+    const fn buckets(flows: u32) -> u32 {
+        flows.div_ceil(abi::WAYS as u32 / 2).next_power_of_two()
+    }
+
+    const fn spill(flows: u32) -> u32 {
+        let spill = flows / 64;
+        if spill < 1_024 { 1_024 } else { spill }
     }
 }
 
@@ -110,6 +123,14 @@ impl Kind {
                 size_of::<abi::SpillKey>(),
                 size_of::<abi::Spilled4>(),
                 sizes.spill4,
+            ),
+            array("FLOWS6", size_of::<abi::Bucket6>(), sizes.buckets6),
+            array("COLD6", size_of::<abi::ColdBucket>(), sizes.buckets6),
+            hash(
+                "SPILL6",
+                size_of::<abi::SpillKey>(),
+                size_of::<abi::Spilled6>(),
+                sizes.spill6,
             ),
         ]
     }

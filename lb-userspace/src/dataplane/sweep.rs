@@ -1,11 +1,11 @@
 //! The controller's pass over the flow table: expires what timed out, finds
 //! who still holds an index, and reconciles the books.
 
-use super::Maps;
+use super::{Maps, flow_tables::SpillId};
 use anyhow::Result;
 use lb_common::{
-    abi::{Cold, Live, MAX_BACKENDS, MAX_HOPS, SpillKey, ticks_between},
-    flow::{self, Bucket, ColdWays, LiveWords, Way, meta},
+    abi::{Cold, Live, MAX_BACKENDS, MAX_HOPS, ticks_between},
+    flow::{self, LiveWords, Way, meta},
     tcp::State,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ pub struct Sweeper {
     suspects: Vec<Option<(Tally, Live)>>,
     pass: Pass,
     /// Spill entries that were free in the last pass; free again, they go.
-    empty_spills: Vec<SpillKey>,
+    empty_spills: Vec<SpillId>,
     quiet_spill_passes: u32,
     /// Backends whose flows are to be ended.
     ending: BTreeSet<u32>,
@@ -121,20 +121,16 @@ impl Sweeper {
     pub fn step(&mut self, maps: &mut Maps, now: u32, buckets: u32) -> Result<Option<Pass>> {
         self.budget = MOST_ENDED;
         let timeouts = maps.settings.read(0).timeouts;
-        let end = maps.flows4.len().min(self.position.saturating_add(buckets));
+        let all = maps.bucket_count();
+        let end = all.min(self.position.saturating_add(buckets));
         while self.position < end {
-            let bucket: &Bucket = maps.flows4.view(self.position);
-            for (number, way) in bucket.ways.iter().enumerate() {
-                let position = self.position;
-                let repeats = || {
-                    let cold: &ColdWays = maps.cold4.view(position);
-                    cold.ways[number].syn_repeats.load()
-                };
-                self.visit(maps, way, now, &timeouts, repeats);
+            let bucket = maps.bucket(self.position);
+            for (way, cold) in bucket.words.ways.iter().zip(&bucket.cold.ways) {
+                self.visit(maps, way, now, &timeouts, || cold.syn_repeats.load());
             }
             self.position += 1;
         }
-        if self.position < maps.flows4.len() {
+        if self.position < all {
             return Ok(None);
         }
         self.sweep_spill(maps, now, &timeouts)?;
@@ -232,12 +228,13 @@ impl Sweeper {
     /// copy. One that timed out is expired by replacing its value, one that was
     /// free for a whole pass is removed.
     fn sweep_spill(&mut self, maps: &mut Maps, now: u32, timeouts: &[u32]) -> Result<()> {
-        let keys: Vec<SpillKey> = maps.spill4.keys().collect::<Result<_, _>>()?;
+        let keys = maps.spill_ids()?;
         let mut empty = Vec::new();
         for key in &keys {
-            let Ok(mut entry) = maps.spill4.get(key, 0) else {
+            let Some(mut whole) = maps.spilled(key) else {
                 continue;
             };
+            let entry = &mut whole.spilled;
             let word = entry.way.meta;
             if meta::is_flow(word) {
                 let state = meta::state(word);
@@ -249,7 +246,7 @@ impl Sweeper {
                         // with the old value; `reconcile` mends the books.
                         entry.way.meta = meta::successor(word, State::Free);
                         entry.cold = Cold::default();
-                        maps.spill4.insert(key, entry, 0)?;
+                        maps.set_spilled(key, &whole)?;
                         self.count_ended(maps, word, backend.into());
                         empty.push(*key);
                         continue;
@@ -261,14 +258,14 @@ impl Sweeper {
                 // Silent for its whole timeout: no packet is about to touch it.
                 entry.way.meta = meta::successor(word, State::Free);
                 entry.cold = Cold::default();
-                maps.spill4.insert(key, entry, 0)?;
+                maps.set_spilled(key, &whole)?;
                 if u32::from(backend) < MAX_BACKENDS {
                     let live = maps.live.view::<LiveWords>(backend.into());
                     flow::count_expired(live, word, repeats);
                 }
             }
             if self.empty_spills.contains(key) {
-                maps.spill4.remove(key)?;
+                maps.remove_spilled(key)?;
             } else {
                 empty.push(*key);
             }
@@ -283,25 +280,25 @@ impl Sweeper {
             // Nobody spilled for two passes: buckets need not look there. One
             // that spills at this very moment marks its bucket again with the
             // next flow; its own packets find the mark set after the insert.
-            self.unmark(maps)?;
+            self.unmark(maps);
         }
         Ok(())
     }
 
-    fn unmark(&self, maps: &Maps) -> Result<()> {
-        for index in 0..maps.flows4.len() {
-            let bucket: &Bucket = maps.flows4.view(index);
-            let word = bucket.ways[0].meta.load();
+    fn unmark(&self, maps: &Maps) {
+        for position in 0..maps.bucket_count() {
+            let bucket = maps.bucket(position);
+            let marked = &bucket.words.ways[0].meta;
+            let word = marked.load();
             if word & meta::SPILLED == 0 {
                 continue;
             }
-            bucket.ways[0].meta.replace(word, word & !meta::SPILLED);
-            if maps.spill4.keys().next().is_some() {
-                bucket.ways[0].meta.set_bits(meta::SPILLED);
-                return Ok(());
+            marked.replace(word, word & !meta::SPILLED);
+            if !maps.spill_is_empty(bucket.family) {
+                marked.set_bits(meta::SPILLED);
+                return;
             }
         }
-        Ok(())
     }
 
     /// Corrects books that were off by the same amount in two passes during

@@ -5,18 +5,18 @@
 //! that opened or ended meanwhile may be missing, and none is shown twice
 //! unless it moved.
 
-use crate::dataplane::{Maps, decode_name};
+use crate::dataplane::{AnyBucket, Family, Maps, decode_name};
 use comfy_table::{Table, presets};
 use lb_common::{
-    abi::{TICK_SHIFT, WAYS, name_state, ticks_between},
-    flow::{Bucket, Way, meta},
+    abi::{Address, Ends, TICK_SHIFT, WAYS, address6, name_state, ticks_between},
+    flow::{Way, meta},
     tcp::State,
 };
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
     fmt,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 /// What to show.
@@ -73,6 +73,8 @@ pub struct Flow {
 /// The words of a flow.
 #[derive(Clone, Copy)]
 struct Words {
+    family: Family,
+    ends: Ends,
     client: u64,
     virtual_end: u64,
     backend_end: u64,
@@ -80,12 +82,14 @@ struct Words {
 }
 
 /// Copies a flow out of a way that others may write to meanwhile.
-fn copy(way: &Way) -> Option<Words> {
+fn copy(family: Family, way: &Way, ends: impl Fn() -> Ends) -> Option<Words> {
     let before = way.meta.load();
     if !meta::is_flow(before) {
         return None;
     }
     let words = Words {
+        family,
+        ends: ends(),
         client: way.client.load(),
         virtual_end: way.virtual_end.load(),
         backend_end: way.backend_end.load(),
@@ -96,8 +100,14 @@ fn copy(way: &Way) -> Option<Words> {
     (same && words.client != 0).then_some(words)
 }
 
-fn endpoint(word: u64) -> String {
-    SocketAddrV4::new(Ipv4Addr::from((word >> 16) as u32), word as u16).to_string()
+/// An endpoint number of IPv4; of IPv6 the number's port with the address that it
+/// stands for.
+fn endpoint(family: Family, word: u64, address: Address) -> String {
+    let address = match family {
+        Family::V4 => IpAddr::from(Ipv4Addr::from((word >> 16) as u32)),
+        Family::V6 => IpAddr::from(Ipv6Addr::from(address)),
+    };
+    SocketAddr::new(address, word as u16).to_string()
 }
 
 fn state(word: u64) -> &'static str {
@@ -120,7 +130,9 @@ impl Words {
         u32::from(self.virtual_end as u16)
     }
 
-    fn describe(&self, names: (String, String), now: u32, spilled: bool) -> Flow {
+    /// `server`: the address of its backend.
+    fn describe(&self, names: (String, String), server: Address, now: u32, spilled: bool) -> Flow {
+        let end = |word: u64, address| endpoint(self.family, word >> 16, address);
         let ticks = ticks_between(meta::tick(self.meta), now);
         let seconds = f64::from(ticks) * f64::from(1u32 << TICK_SHIFT) / 1e9;
         let (service, backend) = names;
@@ -132,9 +144,12 @@ impl Words {
                 17 => "udp".into(),
                 other => other.to_string(),
             },
-            client: endpoint(self.client >> 16),
-            virtual_end: endpoint(self.virtual_end >> 16),
-            server: endpoint(self.backend_end >> 16),
+            client: end(self.client, address6(self.ends.client)),
+            virtual_end: end(self.virtual_end, address6(self.ends.virtual_address)),
+            server: match (self.family, self.backend_end) {
+                (Family::V6, 0) => endpoint(self.family, 0, [0; 16]),
+                _ => end(self.backend_end, server),
+            },
             state: state(self.meta),
             age_seconds: (seconds * 100.0).round() / 100.0,
             next_hop: meta::hop(self.meta),
@@ -217,25 +232,34 @@ pub fn read(maps: &Maps, filter: &Filter) -> Result<Flows, UnknownService> {
             return;
         }
         let names = (service, decode_name(&maps.backend_names.read(backend)));
-        found.flows.push(words.describe(names, now, spilled));
+        let server = maps.backends.read(backend).address;
+        found
+            .flows
+            .push(words.describe(names, server, now, spilled));
     };
-    for index in 0..maps.flows4.len() {
-        let bucket: &Bucket = maps.flows4.view(index);
+    for position in 0..maps.bucket_count() {
+        let bucket: AnyBucket<'_> = maps.bucket(position);
         for way in 0..WAYS {
-            if let Some(words) = copy(&bucket.ways[way]) {
+            let ends = || bucket.ends(way);
+            if let Some(words) = copy(bucket.family, &bucket.words.ways[way], ends) {
                 take(words, false);
             }
         }
     }
-    for entry in maps.spill4.iter() {
-        // One that went while the others were read.
-        let Ok((_, spilled)) = entry else { continue };
-        if meta::is_flow(spilled.way.meta) {
+    // Without those that went while the others were read.
+    for id in maps.spill_ids().unwrap_or_default() {
+        let Some(entry) = maps.spilled(&id) else {
+            continue;
+        };
+        let way = entry.spilled.way;
+        if meta::is_flow(way.meta) {
             let words = Words {
-                client: spilled.way.client,
-                virtual_end: spilled.way.virtual_end,
-                backend_end: spilled.way.backend_end,
-                meta: spilled.way.meta,
+                family: id.family,
+                ends: entry.ends,
+                client: way.client,
+                virtual_end: way.virtual_end,
+                backend_end: way.backend_end,
+                meta: way.meta,
             };
             take(words, true);
         }
@@ -292,10 +316,10 @@ mod tests {
     fn a_flow_in_words() {
         let flags = meta::LONG | meta::REPORTED;
         let meta = meta::with_hop(meta::with_tick(State::Established as u64 | flags, 100), 9);
-        let words = copy(&way(meta)).unwrap();
+        let words = copy(Family::V4, &way(meta), || Ends::NONE).unwrap();
         assert_eq!(words.backend(), 5);
         let names = || ("web".to_owned(), "w1".to_owned());
-        let flow = words.describe(names(), 104, false);
+        let flow = words.describe(names(), [0; 16], 104, false);
         let expected = Flow {
             service: "web".into(),
             backend: "w1".into(),
@@ -311,7 +335,7 @@ mod tests {
         };
         assert_eq!(flow, expected);
         // A packet of this very tick, noted by a CPU that is ahead.
-        assert_eq!(words.describe(names(), 99, true).age_seconds, 0.0);
+        assert_eq!(words.describe(names(), [0; 16], 99, true).age_seconds, 0.0);
         let found = Flows {
             total: 3,
             more: true,
@@ -343,10 +367,11 @@ mod tests {
             (State::Reset as u64, true),
             (15, false),
         ] {
-            assert_eq!(copy(&way(word)).is_some(), shown, "{word}");
+            let found = copy(Family::V4, &way(word), || Ends::NONE);
+            assert_eq!(found.is_some(), shown, "{word}");
         }
         let empty = way(State::HalfOpen as u64);
         empty.client.store(0);
-        assert!(copy(&empty).is_none());
+        assert!(copy(Family::V4, &empty, || Ends::NONE).is_none());
     }
 }

@@ -9,7 +9,10 @@ pub use flows::{Filter, Flow, Flows, UnknownService, read as read_flows, render 
 pub use render::render;
 pub use stats::{Stats, read as read_stats, render as render_stats};
 
-use crate::{config::Config, dataplane::Maps};
+use crate::{
+    config::Config,
+    dataplane::{Family, Maps},
+};
 use anyhow::{Context as _, Result};
 use lb_common::{
     abi::Live,
@@ -334,16 +337,27 @@ pub(crate) fn counters(maps: &Maps) -> Result<BTreeMap<&'static str, u64>> {
 
 /// Fill of the tables, from the books of all backends, removed ones included.
 pub(crate) fn flow_table(maps: &Maps) -> Vec<FlowTable> {
-    let (mut live, mut handshakes) = (0, 0);
-    for index in 1..maps.live.len() {
-        let books = maps.live.read(index);
-        handshakes += half_open(&books);
-        live += active(&books) + half_open(&books);
-    }
-    vec![FlowTable {
-        family: "ipv4",
-        capacity: maps.settings.read(0).flow_capacity4,
-        live,
-        half_open: handshakes,
-    }]
+    let settings = maps.settings.read(0);
+    let table = |family: Family| {
+        let (mut live, mut handshakes) = (0, 0);
+        for index in 1..maps.live.len() {
+            let service = maps.backends.read(index).service;
+            if maps.service_table.read(service.into()).family != family.number() {
+                continue;
+            }
+            let books = maps.live.read(index);
+            handshakes += half_open(&books);
+            live += active(&books) + half_open(&books);
+        }
+        FlowTable {
+            family: family.name(),
+            capacity: match family {
+                Family::V4 => settings.flow_capacity4,
+                Family::V6 => settings.flow_capacity6,
+            },
+            live,
+            half_open: handshakes,
+        }
+    };
+    Family::ALL.map(table).to_vec()
 }

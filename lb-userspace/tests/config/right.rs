@@ -19,7 +19,10 @@ fn full_example() {
         data_plane: DataPlane {
             interfaces: vec!["eth0".into(), "eth1".into()],
             mode: Mode::Auto,
-            flow_table: FlowTable { ipv4: 500_000 },
+            flow_table: FlowTable {
+                ipv4: 500_000,
+                ipv6: 0,
+            },
             pin_directory: "/sys/fs/bpf/lb".into(),
             reattach: false,
         },
@@ -73,7 +76,13 @@ fn full_example() {
 fn defaults() {
     let config = good(&format!("{SERVICE}\n{BACKEND}\n"));
     assert_eq!(config.data_plane.mode, Mode::Native);
-    assert_eq!(config.data_plane.flow_table, FlowTable { ipv4: 1_000_000 });
+    assert_eq!(
+        config.data_plane.flow_table,
+        FlowTable {
+            ipv4: 1_000_000,
+            ipv6: 250_000
+        }
+    );
     assert_eq!(
         config.data_plane.pin_directory,
         PathBuf::from("/sys/fs/bpf/steerline")

@@ -10,7 +10,7 @@ use aya::{
 use lb_common::{
     abi::{
         Address, Backend, Cold, Hop, HopKey, Live, Service, ServiceKey, Settings, TICK_SHIFT, WAYS,
-        Way4, endpoint4, tick_of,
+        Way, endpoint4, tick_of,
     },
     flow::{client_word, meta},
 };
@@ -122,6 +122,8 @@ impl Lab {
         let sizes = Sizes {
             buckets4: buckets,
             spill4: spill,
+            buckets6: buckets,
+            spill6: spill,
         };
         pins.check_file_system()?;
         let loaded = Loaded::new(&pins, PinState::Absent, sizes)?;
@@ -152,6 +154,10 @@ impl Lab {
             self.maps.flows4.write(index, bytemuck::Zeroable::zeroed());
             self.maps.cold4.write(index, bytemuck::Zeroable::zeroed());
         }
+        for index in 0..self.maps.flows6.len() {
+            self.maps.flows6.write(index, bytemuck::Zeroable::zeroed());
+            self.maps.cold6.write(index, bytemuck::Zeroable::zeroed());
+        }
         let keys: Vec<_> = self.maps.spill4.keys().flatten().collect();
         for key in keys {
             self.maps.spill4.remove(&key).expect("emptying the spill");
@@ -177,9 +183,10 @@ impl Lab {
             self.maps.cursors.write(index, bytemuck::Zeroable::zeroed());
         }
         while self.wanted.next().is_some() {}
+        let before = self.maps.settings.read(0);
         self.maps
             .settings
-            .write(0, scene::settings(self.buckets, now()));
+            .write(0, scene::settings(&before, self.buckets, now()));
         scene::write(self);
     }
 
@@ -284,7 +291,7 @@ impl Lab {
     /// The first that does not.
     pub fn books_agree(&self) -> Result<()> {
         let mut held = BTreeMap::<u64, (u64, u64)>::new();
-        let mut note = |way: &Way4| {
+        let mut note = |way: &Way| {
             let state = meta::state(way.meta);
             let (half_open, active) = held.entry(way.virtual_end & 0xffff).or_default();
             *half_open += u64::from(state.is_half_open());
@@ -395,7 +402,7 @@ impl Lab {
 
     /// Changes the flows of a client endpoint in the table, both halves, of
     /// whichever protocol; answers how many there were.
-    pub fn edit(&self, client: Endpoint, mut change: impl FnMut(&mut Way4, &mut Cold)) -> usize {
+    pub fn edit(&self, client: Endpoint, mut change: impl FnMut(&mut Way, &mut Cold)) -> usize {
         const PROTOCOL: u64 = 0xff00;
         let word = client_word(endpoint4(u32::from_be_bytes(client.0), client.1), 0);
         let mut found = 0;

@@ -262,20 +262,21 @@ fn timeouts() -> [u32; STATES] {
     timeouts
 }
 
-pub(super) fn settings(buckets: u32, heartbeat: u32) -> Settings {
+/// `before` knows the kernel's clock.
+pub(super) fn settings(before: &Settings, buckets: u32, heartbeat: u32) -> Settings {
     Settings {
         hash_secret: SECRET,
         bucket_mask4: buckets - 1,
+        bucket_mask6: buckets - 1,
         layout: LAYOUT_VERSION,
         heartbeat,
         heartbeat_expiry: ticks_from_ms(10_000),
         instance: 1,
         flow_capacity4: buckets * 2,
-        padding0: 0,
+        flow_capacity6: buckets * 2,
         trials: 0,
-        padding1: 0,
         timeouts: timeouts(),
-        padding2: [0; 2],
+        ..*before
     }
 }
 

@@ -1,7 +1,7 @@
 //! Full buckets: what goes, what stays, and where the rest is kept.
 
 use lb_common::{
-    abi::{Cold, SpillKey, Spilled4, Way4},
+    abi::{Cold, SpillKey, Spilled4, Way},
     flow::meta,
     reason::Reason,
     tcp::State,
@@ -27,7 +27,7 @@ pub(crate) fn fill_spill(lab: &mut Lab) {
     for slot in 0..u64::from(SPILL) {
         let client = 0xffff_0000_0000_0001 | slot << 16;
         let word = meta::with_tick(meta::with_state(0, State::Established), now());
-        let way = Way4 {
+        let way = Way {
             client,
             virtual_end: 0,
             meta: word,

@@ -90,7 +90,7 @@ fn from_server(step: Step) -> Step {
 /// Everything that the kernel gets.
 pub(crate) fn group() -> Group {
     use Reason::{
-        PassedFragment, PassedMalformed, PassedNoService, PassedNotIpv4, PassedNotOurs,
+        PassedFragment, PassedMalformed, PassedNoService, PassedNotIp, PassedNotOurs,
         PassedNotReady, PassedProtocol,
     };
     let arp = || {
@@ -104,26 +104,26 @@ pub(crate) fn group() -> Group {
     };
     let tagged = {
         let mut bytes = TALK.client_frame(SYN).bytes();
-        bytes.splice(12..12, [0x81, 0x00, 0x00, 0x2a]);
+        bytes.splice(12..12, [0x81, 0x00, 0x00, 0x2a].repeat(3));
         bytes
     };
     let mut rows = vec![
         Row::new("SYN to an address that is no service's")
             .from("katran Base: non-VIP is passed")
             .send(TALK.to((STRANGER, 80)).client(SYN).passed(PassedNotOurs)),
-        passed("ARP for a service's address", arp(), PassedNotIpv4),
-        passed("IPv6", ipv6_syn(), PassedNotIpv4),
+        passed("ARP for a service's address", arp(), PassedNotIp),
+        passed("IPv6 to nobody of ours", ipv6_syn(), PassedNotOurs),
         passed(
             "LLDP",
             ethernet(0x88cc, &[2, 7, 4, 1, 2, 3, 4, 5, 6, 0, 0]),
-            PassedNotIpv4,
+            PassedNotIp,
         ),
         passed(
             "a length in place of an EtherType",
             ethernet(46, &[0x42; 46]),
-            PassedNotIpv4,
+            PassedNotIp,
         ),
-        passed("a VLAN tag", tagged, PassedNotIpv4),
+        passed("three VLAN tags", tagged, PassedNotIp),
         passed("ICMP echo to a stranger", echo(STRANGER), PassedNotOurs),
         passed("ICMP echo to a server", echo(A.endpoint.0), PassedProtocol),
         passed(
@@ -164,7 +164,7 @@ pub(crate) fn group() -> Group {
         passed(
             "an EtherType of ARP alone",
             ethernet(0x0806, &[]),
-            PassedNotIpv4,
+            PassedNotIp,
         ),
         Row::new("a server's connection to the world")
             .send(from_server(TALK.server(SYN).with(|f| f.source.1 = 40_000)))

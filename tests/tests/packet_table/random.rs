@@ -206,7 +206,7 @@ fn no_frame_makes_the_program_fail_and_every_one_is_counted_once() {
         Reason::NoFlow,
         Reason::Malformed,
         Reason::PassedMalformed,
-        Reason::PassedNotIpv4,
+        Reason::PassedNotIp,
         Reason::PassedFragment,
         Reason::Restored,
         Reason::TtlExceeded,

@@ -1,14 +1,24 @@
-//! Reading and writing packet bytes: the only file with packet pointers.
+//! Reading and writing packet bytes: the only files with packet pointers.
 //!
 //! Everything is copied into plain values before it is looked at, so that no
 //! decision depends on a byte that could be read twice.
 
+#[macro_use]
+mod fields;
+mod icmp;
+mod ipv4;
+mod ipv6;
+
+pub(crate) use icmp::echo;
+pub(crate) use ipv4::{V4, answer as answer4, parse as parse4, write as write4};
+pub(crate) use ipv6::{V6, answer as answer6, parse as parse6, write as write6};
+
+use crate::family::Family;
 use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use core::mem::offset_of;
-use lb_common::{checksum::Delta, reason::Reason};
+use lb_common::reason::Reason;
 use network_types::{
     eth::EthHdr,
-    ip::Ipv4Hdr,
     tcp::{TCP_HDR_LEN, TcpHdr},
     udp::UdpHdr,
 };
@@ -17,25 +27,62 @@ use network_types::{
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-/// More fragments, or a fragment offset (RFC 791, section 3.1).
-const FRAGMENT_BITS: u16 = 0x3fff;
+pub(crate) const ICMPV6: u8 = 58;
 
-/// The IPv4 header of a frame.
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// Tags of 802.1Q and 802.1ad: two bytes of tag, then the next type.
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
+const VLAN_TAG: usize = 4;
+
+/// What a frame carries.
 #[derive(Clone, Copy)]
-pub(crate) struct Ipv4 {
-    pub source: u32,
-    pub destination: u32,
+pub(crate) enum Carried {
+    Ipv4,
+    Ipv6,
+}
+
+/// What a frame carries, and where it begins: behind none, one or two VLAN tags.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    pub carried: Carried,
+    pub offset: u32,
+}
+
+/// The IP header of a frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Ip<F: Family> {
+    pub source: F::Address,
+    pub destination: F::Address,
+    /// Of the transport header.
     pub protocol: u8,
+    /// Time to live, hop limit.
     pub ttl: u8,
+    /// Type of service, traffic class.
     pub tos: u8,
+    /// Zero in IPv6.
     pub checksum: u16,
-    /// With options, bytes: 20 to 60.
+    /// Where the header begins in the frame.
+    pub offset: u32,
+    /// With options or extension headers, bytes: 20 to 60, 40 to 2,048.
     pub header_length: u32,
     /// Header and payload, bytes.
-    pub total_length: u16,
+    pub total_length: u32,
     pub is_fragment: bool,
 }
+
+impl<F: Family> Ip<F> {
+    /// Where the transport header begins in the frame.
+    #[inline(always)]
+    fn transport_offset(&self) -> usize {
+        // The masks are for the verifier.
+        (self.offset & 0x1f) as usize + (self.header_length & LENGTH_MASK) as usize
+    }
+}
+
+/// Longest headers of IP that are read, bytes less one.
+const LENGTH_MASK: u32 = 0x7ff;
 
 /// The TCP or UDP header of a frame. What UDP lacks is zero.
 #[derive(Clone, Copy)]
@@ -76,112 +123,64 @@ fn at<T>(ctx: &XdpContext, offset: usize) -> Option<*mut T> {
     Some(place as *mut T)
 }
 
-/// Loads a network-order field. BPF loads need no alignment on the machines
-/// that Steerline runs on (`CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS`).
-macro_rules! field {
-    ($header:expr, $type:ident . $field:ident as u16) => {
-        // SAFETY: `at` proved that the header lies in the frame.
-        u16::from_be(unsafe {
-            $header
-                .cast::<u8>()
-                .add(offset_of!($type, $field))
-                .cast::<u16>()
-                .read_volatile()
-        })
-    };
-    ($header:expr, $type:ident . $field:ident as u32) => {
-        // SAFETY: as above.
-        u32::from_be(unsafe {
-            $header
-                .cast::<u8>()
-                .add(offset_of!($type, $field))
-                .cast::<u32>()
-                .read_volatile()
-        })
-    };
-    ($header:expr, $type:ident . $field:ident as u8) => {
-        // SAFETY: as above.
-        unsafe {
-            $header
-                .cast::<u8>()
-                .add(offset_of!($type, $field))
-                .read_volatile()
-        }
-    };
-}
-
-/// Stores a network-order field.
-macro_rules! put {
-    ($header:expr, $type:ident . $field:ident as $int:ident, $value:expr) => {
-        // SAFETY: `at` proved that the header lies in the frame.
-        unsafe {
-            $header
-                .cast::<u8>()
-                .add(offset_of!($type, $field))
-                .cast::<$int>()
-                .write_volatile(<$int>::to_be($value))
-        }
-    };
-}
-
-/// Reads the Ethernet and IPv4 headers.
+/// Reads the Ethernet header and up to two VLAN tags, which stay in the frame.
 ///
 /// # Errors
-/// The reason to pass the frame to the kernel: it is not IPv4, or too short or
-/// broken for its addresses to mean anything.
+/// The reason to pass the frame to the kernel: no IP, or too short.
 #[inline(always)]
-pub(crate) fn ipv4(ctx: &XdpContext) -> Result<Ipv4, Reason> {
+pub(crate) fn frame(ctx: &XdpContext) -> Result<Frame, Reason> {
     let Some(ethernet) = at::<EthHdr>(ctx, 0) else {
         return Err(Reason::PassedMalformed);
     };
-    if field!(ethernet, EthHdr.ether_type as u16) != ETHERTYPE_IPV4 {
-        return Err(Reason::PassedNotIpv4);
+    let mut kind = field!(ethernet, EthHdr.ether_type as u16);
+    let mut offset = EthHdr::LEN;
+    for _ in 0..2 {
+        if kind != ETHERTYPE_VLAN && kind != ETHERTYPE_QINQ {
+            break;
+        }
+        let Some(tag) = at::<[u16; 2]>(ctx, offset) else {
+            return Err(Reason::PassedMalformed);
+        };
+        // SAFETY: `at` proved that the tag lies in the frame.
+        kind = u16::from_be(unsafe { tag.cast::<u16>().add(1).read_volatile() });
+        offset += VLAN_TAG;
     }
-    let Some(ip) = at::<Ipv4Hdr>(ctx, EthHdr::LEN) else {
-        return Err(Reason::PassedMalformed);
+    let carried = match kind {
+        ETHERTYPE_IPV4 => Carried::Ipv4,
+        ETHERTYPE_IPV6 => Carried::Ipv6,
+        _ => return Err(Reason::PassedNotIp),
     };
-    let version_and_length = field!(ip, Ipv4Hdr.vihl as u8);
-    let header_length = (version_and_length as u32 & 0xf) * 4;
-    if version_and_length >> 4 != 4 || header_length < Ipv4Hdr::LEN as u32 {
-        return Err(Reason::PassedMalformed);
-    }
-    Ok(Ipv4 {
-        source: field!(ip, Ipv4Hdr.src_addr as u32),
-        destination: field!(ip, Ipv4Hdr.dst_addr as u32),
-        protocol: field!(ip, Ipv4Hdr.proto as u8),
-        ttl: field!(ip, Ipv4Hdr.ttl as u8),
-        tos: field!(ip, Ipv4Hdr.tos as u8),
-        checksum: field!(ip, Ipv4Hdr.check as u16),
-        header_length,
-        total_length: field!(ip, Ipv4Hdr.tot_len as u16),
-        is_fragment: field!(ip, Ipv4Hdr.frags as u16) & FRAGMENT_BITS != 0,
+    Ok(Frame {
+        carried,
+        offset: offset as u32,
     })
 }
 
 /// Whether the frame has all bytes of its IP packet.
 #[inline(always)]
-fn is_whole(ctx: &XdpContext, ip: &Ipv4) -> bool {
+fn is_whole<F: Family>(ctx: &XdpContext, ip: &Ip<F>) -> bool {
     let (start, end) = bounds(ctx);
     let mut frame = (end - start) as u64;
-    if frame < EthHdr::LEN as u64 + ip.total_length as u64 {
+    let needed = ip.offset as u64 + ip.total_length as u64;
+    if frame < needed {
         // Jumbo frames have more than their linear part.
         // SAFETY: the context is valid.
         frame = unsafe { bpf_xdp_get_buff_len(ctx.ctx) };
     }
-    frame >= EthHdr::LEN as u64 + ip.total_length as u64
+    frame >= needed
 }
 
-/// Reads the transport header behind an IPv4 header that is not a fragment's.
+/// Reads the transport header behind an IP header that is not a fragment's.
 ///
 /// # Errors
 /// [`Reason::Malformed`]: the lengths contradict each other or the frame.
 #[inline(always)]
-pub(crate) fn transport(ctx: &XdpContext, ip: &Ipv4) -> Result<Transport, Reason> {
-    if (ip.total_length as u32) < ip.header_length || !is_whole(ctx, ip) {
+pub(crate) fn transport<F: Family>(ctx: &XdpContext, ip: &Ip<F>) -> Result<Transport, Reason> {
+    if ip.total_length < ip.header_length || !is_whole(ctx, ip) {
         return Err(Reason::Malformed);
     }
-    let segment = ip.total_length as u32 - ip.header_length;
-    let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
+    let segment = ip.total_length - ip.header_length;
+    let offset = ip.transport_offset();
     if ip.protocol == UDP {
         udp(ctx, offset, segment)
     } else {
@@ -279,11 +278,12 @@ pub(crate) enum End {
 
 /// New header fields, computed by the rewrite stage.
 #[derive(Clone, Copy)]
-pub(crate) struct Translation {
+pub(crate) struct Translation<F: Family> {
     pub end: End,
-    pub address: u32,
+    pub address: F::Address,
     pub port: u16,
     pub ttl: u8,
+    /// Zero in IPv6.
     pub ip_checksum: u16,
     /// Of the transport header.
     pub checksum: u16,
@@ -302,12 +302,12 @@ pub(crate) struct Macs {
 /// # Errors
 /// [`Reason::Internal`] if the headers that were read are not there any more.
 #[inline(always)]
-pub(crate) fn translate(
+pub(crate) fn translate<F: Family>(
     ctx: &XdpContext,
-    ip: &Ipv4,
-    translation: &Translation,
+    ip: &Ip<F>,
+    translation: &Translation<F>,
 ) -> Result<(), Reason> {
-    let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
+    let offset = ip.transport_offset();
     if translation.is_udp {
         let Some(udp) = at::<UdpHdr>(ctx, offset) else {
             return Err(Reason::Internal);
@@ -327,16 +327,7 @@ pub(crate) fn translate(
         }
         put!(tcp, TcpHdr.check as u16, translation.checksum);
     }
-    let Some(header) = at::<Ipv4Hdr>(ctx, EthHdr::LEN) else {
-        return Err(Reason::Internal);
-    };
-    match translation.end {
-        End::Source => put!(header, Ipv4Hdr.src_addr as u32, translation.address),
-        End::Destination => put!(header, Ipv4Hdr.dst_addr as u32, translation.address),
-    }
-    put!(header, Ipv4Hdr.ttl as u8, translation.ttl);
-    put!(header, Ipv4Hdr.check as u16, translation.ip_checksum);
-    Ok(())
+    F::write(ctx, ip, translation)
 }
 
 /// Writes the MAC addresses of the next hop.
@@ -356,59 +347,3 @@ pub(crate) fn address(ctx: &XdpContext, macs: &Macs) -> Result<(), Reason> {
     }
     Ok(())
 }
-
-/// Turns an ICMP echo request into its reply, in place. False if the packet is
-/// another one, or cut short, or was sent to a group of stations.
-#[inline(always)]
-pub(crate) fn echo(ctx: &XdpContext, ip: &Ipv4) -> bool {
-    let (source, destination) = macs(ctx);
-    if (ip.total_length as u32) < ip.header_length + ECHO_HEADER
-        || !is_whole(ctx, ip)
-        || destination & GROUP_BIT != 0
-    {
-        return false;
-    }
-    let offset = EthHdr::LEN + (ip.header_length as usize & 0x3c);
-    let Some(icmp) = at::<IcmpHeader>(ctx, offset) else {
-        return false;
-    };
-    let kind = field!(icmp, IcmpHeader.kind as u8);
-    if kind != ECHO_REQUEST || field!(icmp, IcmpHeader.code as u8) != 0 {
-        return false;
-    }
-    let checksum = field!(icmp, IcmpHeader.checksum as u16);
-    let word = |kind: u8| (kind as u16) << 8;
-    let changed = Delta::new().word(word(ECHO_REQUEST), word(ECHO_REPLY));
-    put!(icmp, IcmpHeader.kind as u8, ECHO_REPLY);
-    put!(icmp, IcmpHeader.checksum as u16, changed.apply(checksum));
-    let Some(header) = at::<Ipv4Hdr>(ctx, EthHdr::LEN) else {
-        return false;
-    };
-    // Exchanging the addresses leaves their sum as it is.
-    put!(header, Ipv4Hdr.src_addr as u32, ip.destination);
-    put!(header, Ipv4Hdr.dst_addr as u32, ip.source);
-    let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
-    let lived = Delta::new().word(word(ip.ttl), word(FRESH_TTL));
-    put!(header, Ipv4Hdr.ttl as u8, FRESH_TTL);
-    put!(header, Ipv4Hdr.check as u16, lived.apply(ip.checksum));
-    let macs = Macs {
-        destination: mac_bytes(source),
-        source: mac_bytes(destination),
-    };
-    address(ctx, &macs).is_ok()
-}
-
-/// The first four bytes of an ICMP header (RFC 792).
-#[repr(C)]
-struct IcmpHeader {
-    kind: u8,
-    code: u8,
-    checksum: [u8; 2],
-}
-
-/// Bytes of the header of an echo: identifier and sequence number follow.
-const ECHO_HEADER: u32 = 8;
-const ECHO_REPLY: u8 = 0;
-const ECHO_REQUEST: u8 = 8;
-/// Time to live of what we send ourselves (RFC 1700).
-const FRESH_TTL: u8 = 64;

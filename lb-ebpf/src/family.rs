@@ -1,0 +1,266 @@
+//! What differs between IPv4 and IPv6: everything else in this crate is written
+//! once.
+
+use crate::{
+    maps::{Flows4, Flows6},
+    packet::{self, Ip, Translation, V4, V6},
+};
+use aya_ebpf::{bindings::bpf_fib_lookup as FibLookup, programs::XdpContext};
+use lb_common::{
+    abi::{self, Backend, Ends, Settings, address4, address6, endpoint4, halves6},
+    checksum::Delta,
+    flow::{Found, Table, Tuple},
+    hash::{self, endpoint6, filter_bit4, filter_bit6},
+    reason::Reason,
+};
+
+/// A family of IP. The types that implement it have no values that matter.
+pub(crate) trait Family: Copy {
+    /// As packets have it.
+    type Address: Copy;
+    /// Its flow table.
+    type Flows: Table;
+
+    /// 4 or 6.
+    const NUMBER: u8;
+    /// `AF_INET` or `AF_INET6`.
+    const SOCKETS: u8;
+    /// The protocol number of its control messages.
+    const ICMP: u8;
+    const ECHO_REQUEST: u8;
+    const ECHO_REPLY: u8;
+
+    /// Reads the header at an offset of the frame.
+    fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<Self>, Reason>;
+    /// Writes a translation's address, time to live and header checksum.
+    fn write(
+        ctx: &XdpContext,
+        ip: &Ip<Self>,
+        translation: &Translation<Self>,
+    ) -> Result<(), Reason>;
+    /// Exchanges the addresses, with a fresh time to live.
+    fn answer(ctx: &XdpContext, ip: &Ip<Self>, ttl: u8) -> Result<(), Reason>;
+
+    fn flows(settings: &'static Settings) -> Self::Flows;
+    /// Buckets of the table less one.
+    fn bucket_mask(settings: &Settings) -> u32;
+    /// The 48-bit number of an endpoint.
+    fn endpoint(address: Self::Address, port: u16, settings: &Settings) -> u64;
+    /// The addresses that a flow keeps besides its words.
+    fn ends(client: Self::Address, virtual_address: Self::Address) -> Ends;
+    /// Position in the hot filter.
+    fn filter_bit(address: Self::Address) -> u32;
+    /// The address as maps have it.
+    fn key(address: Self::Address) -> abi::Address;
+    /// The reverse.
+    fn address(key: abi::Address) -> Self::Address;
+    /// What a change of address does to a checksum over it.
+    fn moved(delta: Delta, old: Self::Address, new: Self::Address) -> Delta;
+    /// Whether the header has a checksum of its own.
+    const HEADER_CHECKSUM: bool;
+    /// The VIP of a flow.
+    fn virtual_address(found: &Found) -> Self::Address;
+    /// The server's address of a flow whose backend this is.
+    fn server_address(backend: &Backend, endpoint: u64) -> Self::Address;
+    /// Whether a backend, whose endpoint number is the packet's, has this address.
+    fn is_address_of(backend: &Backend, address: Self::Address) -> bool;
+    /// Asks about a way from one address to another.
+    fn ask(fib: &mut FibLookup, source: Self::Address, destination: Self::Address, tos: u8);
+    /// The next hop in the answer.
+    fn answered(fib: &FibLookup) -> abi::Address;
+
+    /// The tuple of a packet, by the endpoint of its client and the other one.
+    #[inline(always)]
+    fn tuple(client: u64, endpoint: u64, ends: Ends) -> Tuple {
+        Tuple {
+            client,
+            endpoint,
+            ends,
+        }
+    }
+
+    /// The buckets of a client word.
+    #[inline(always)]
+    fn home(client: u64, settings: &Settings) -> hash::Home {
+        hash::home(client, settings.hash_secret, Self::bucket_mask(settings))
+    }
+}
+
+impl Family for V4 {
+    type Address = u32;
+    type Flows = Flows4;
+
+    const NUMBER: u8 = 4;
+    const SOCKETS: u8 = 2;
+    const ICMP: u8 = packet::ICMP;
+    const ECHO_REQUEST: u8 = 8;
+    const ECHO_REPLY: u8 = 0;
+    const HEADER_CHECKSUM: bool = true;
+
+    #[inline(always)]
+    fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V4>, Reason> {
+        packet::parse4(ctx, offset)
+    }
+    #[inline(always)]
+    fn write(ctx: &XdpContext, ip: &Ip<V4>, new: &Translation<V4>) -> Result<(), Reason> {
+        packet::write4(ctx, ip, new)
+    }
+    #[inline(always)]
+    fn answer(ctx: &XdpContext, ip: &Ip<V4>, ttl: u8) -> Result<(), Reason> {
+        packet::answer4(ctx, ip, ttl)
+    }
+    #[inline(always)]
+    fn flows(settings: &'static Settings) -> Flows4 {
+        Flows4::new(settings)
+    }
+    #[inline(always)]
+    fn bucket_mask(settings: &Settings) -> u32 {
+        settings.bucket_mask4
+    }
+    #[inline(always)]
+    fn endpoint(address: u32, port: u16, _: &Settings) -> u64 {
+        endpoint4(address, port)
+    }
+    #[inline(always)]
+    fn ends(_: u32, _: u32) -> Ends {
+        Ends::NONE
+    }
+    #[inline(always)]
+    fn filter_bit(address: u32) -> u32 {
+        filter_bit4(address)
+    }
+    #[inline(always)]
+    fn key(address: u32) -> abi::Address {
+        address4(address.to_be_bytes())
+    }
+    #[inline(always)]
+    fn address(key: abi::Address) -> u32 {
+        let [a, b, c, d, ..] = key;
+        u32::from_be_bytes([a, b, c, d])
+    }
+    #[inline(always)]
+    fn moved(delta: Delta, old: u32, new: u32) -> Delta {
+        delta.double(old, new)
+    }
+    #[inline(always)]
+    fn virtual_address(found: &Found) -> u32 {
+        (found.virtual_endpoint() >> 16) as u32
+    }
+    #[inline(always)]
+    fn server_address(_: &Backend, endpoint: u64) -> u32 {
+        (endpoint >> 16) as u32
+    }
+    #[inline(always)]
+    fn is_address_of(_: &Backend, _: u32) -> bool {
+        // The number holds all of it.
+        true
+    }
+    #[inline(always)]
+    fn ask(fib: &mut FibLookup, source: u32, destination: u32, tos: u8) {
+        fib.__bindgen_anon_2.tos = tos;
+        fib.__bindgen_anon_3.ipv4_src = source.to_be();
+        fib.__bindgen_anon_4.ipv4_dst = destination.to_be();
+    }
+    #[inline(always)]
+    fn answered(fib: &FibLookup) -> abi::Address {
+        // SAFETY: every bit pattern is an address.
+        address4(unsafe { fib.__bindgen_anon_4.ipv4_dst }.to_ne_bytes())
+    }
+}
+
+/// The halves of an address as the four words that a route look-up takes.
+#[inline(always)]
+fn words(halves: [u64; 2]) -> [u32; 4] {
+    [
+        ((halves[0] >> 32) as u32).to_be(),
+        (halves[0] as u32).to_be(),
+        ((halves[1] >> 32) as u32).to_be(),
+        (halves[1] as u32).to_be(),
+    ]
+}
+
+impl Family for V6 {
+    type Address = [u64; 2];
+    type Flows = Flows6;
+
+    const NUMBER: u8 = 6;
+    const SOCKETS: u8 = 10;
+    const ICMP: u8 = packet::ICMPV6;
+    /// RFC 4443, section 4.
+    const ECHO_REQUEST: u8 = 128;
+    const ECHO_REPLY: u8 = 129;
+    const HEADER_CHECKSUM: bool = false;
+
+    #[inline(always)]
+    fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V6>, Reason> {
+        packet::parse6(ctx, offset)
+    }
+    #[inline(always)]
+    fn write(ctx: &XdpContext, ip: &Ip<V6>, new: &Translation<V6>) -> Result<(), Reason> {
+        packet::write6(ctx, ip, new)
+    }
+    #[inline(always)]
+    fn answer(ctx: &XdpContext, ip: &Ip<V6>, ttl: u8) -> Result<(), Reason> {
+        packet::answer6(ctx, ip, ttl)
+    }
+    #[inline(always)]
+    fn flows(settings: &'static Settings) -> Flows6 {
+        Flows6::new(settings)
+    }
+    #[inline(always)]
+    fn bucket_mask(settings: &Settings) -> u32 {
+        settings.bucket_mask6
+    }
+    #[inline(always)]
+    fn endpoint(address: [u64; 2], port: u16, settings: &Settings) -> u64 {
+        endpoint6(address, port, settings.hash_secret)
+    }
+    #[inline(always)]
+    fn ends(client: [u64; 2], virtual_address: [u64; 2]) -> Ends {
+        Ends {
+            client,
+            virtual_address,
+        }
+    }
+    #[inline(always)]
+    fn filter_bit(address: [u64; 2]) -> u32 {
+        filter_bit6(address)
+    }
+    #[inline(always)]
+    fn key(address: [u64; 2]) -> abi::Address {
+        address6(address)
+    }
+    #[inline(always)]
+    fn address(key: abi::Address) -> [u64; 2] {
+        halves6(key)
+    }
+    #[inline(always)]
+    fn moved(delta: Delta, old: [u64; 2], new: [u64; 2]) -> Delta {
+        delta.quad(old[0], new[0]).quad(old[1], new[1])
+    }
+    #[inline(always)]
+    fn virtual_address(found: &Found) -> [u64; 2] {
+        found.ends.virtual_address
+    }
+    #[inline(always)]
+    fn server_address(backend: &Backend, _: u64) -> [u64; 2] {
+        halves6(backend.address)
+    }
+    #[inline(always)]
+    fn is_address_of(backend: &Backend, address: [u64; 2]) -> bool {
+        let own = halves6(backend.address);
+        own[0] == address[0] && own[1] == address[1]
+    }
+    #[inline(always)]
+    fn ask(fib: &mut FibLookup, source: [u64; 2], destination: [u64; 2], tos: u8) {
+        fib.__bindgen_anon_2.flowinfo = ((tos as u32) << 20).to_be();
+        fib.__bindgen_anon_3.ipv6_src = words(source);
+        fib.__bindgen_anon_4.ipv6_dst = words(destination);
+    }
+    #[inline(always)]
+    fn answered(fib: &FibLookup) -> abi::Address {
+        // SAFETY: every bit pattern is an address.
+        let [a, b, c, d] = unsafe { fib.__bindgen_anon_4.ipv6_dst }.map(u32::from_be);
+        address6([(a as u64) << 32 | b as u64, (c as u64) << 32 | d as u64])
+    }
+}

@@ -1,0 +1,84 @@
+//! The IPv4 header.
+
+use super::{End, Ip, Translation, at};
+use aya_ebpf::programs::XdpContext;
+use core::mem::offset_of;
+use lb_common::{checksum::Delta, reason::Reason};
+use network_types::ip::Ipv4Hdr;
+
+/// IPv4, see [`crate::family::Family`].
+#[derive(Clone, Copy)]
+pub(crate) struct V4;
+
+/// More fragments, or a fragment offset (RFC 791, section 3.1).
+const FRAGMENT_BITS: u16 = 0x3fff;
+
+/// Reads the header at an offset of the frame.
+///
+/// # Errors
+/// [`Reason::PassedMalformed`]: too short or broken for its addresses to mean
+/// anything.
+#[inline(always)]
+pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V4>, Reason> {
+    let Some(ip) = at::<Ipv4Hdr>(ctx, offset as usize) else {
+        return Err(Reason::PassedMalformed);
+    };
+    let version_and_length = field!(ip, Ipv4Hdr.vihl as u8);
+    let header_length = (version_and_length as u32 & 0xf) * 4;
+    if version_and_length >> 4 != 4 || header_length < Ipv4Hdr::LEN as u32 {
+        return Err(Reason::PassedMalformed);
+    }
+    Ok(Ip {
+        source: field!(ip, Ipv4Hdr.src_addr as u32),
+        destination: field!(ip, Ipv4Hdr.dst_addr as u32),
+        protocol: field!(ip, Ipv4Hdr.proto as u8),
+        ttl: field!(ip, Ipv4Hdr.ttl as u8),
+        tos: field!(ip, Ipv4Hdr.tos as u8),
+        checksum: field!(ip, Ipv4Hdr.check as u16),
+        offset,
+        header_length,
+        total_length: field!(ip, Ipv4Hdr.tot_len as u16) as u32,
+        is_fragment: field!(ip, Ipv4Hdr.frags as u16) & FRAGMENT_BITS != 0,
+    })
+}
+
+/// Writes the fields of a translation.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn write(
+    ctx: &XdpContext,
+    ip: &Ip<V4>,
+    translation: &Translation<V4>,
+) -> Result<(), Reason> {
+    let Some(header) = at::<Ipv4Hdr>(ctx, ip.offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    match translation.end {
+        End::Source => put!(header, Ipv4Hdr.src_addr as u32, translation.address),
+        End::Destination => put!(header, Ipv4Hdr.dst_addr as u32, translation.address),
+    }
+    put!(header, Ipv4Hdr.ttl as u8, translation.ttl);
+    put!(header, Ipv4Hdr.check as u16, translation.ip_checksum);
+    Ok(())
+}
+
+/// Exchanges the addresses of a packet that is answered, and gives it a fresh
+/// time to live.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn answer(ctx: &XdpContext, ip: &Ip<V4>, ttl: u8) -> Result<(), Reason> {
+    let Some(header) = at::<Ipv4Hdr>(ctx, ip.offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    put!(header, Ipv4Hdr.src_addr as u32, ip.destination);
+    put!(header, Ipv4Hdr.dst_addr as u32, ip.source);
+    let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
+    let lived = Delta::new().word(word(ip.ttl), word(ttl));
+    put!(header, Ipv4Hdr.ttl as u8, ttl);
+    put!(header, Ipv4Hdr.check as u16, lived.apply(ip.checksum));
+    Ok(())
+}

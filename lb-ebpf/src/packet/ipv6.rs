@@ -1,0 +1,202 @@
+//! The IPv6 header and its extension headers.
+
+use super::{End, Ip, Translation, at};
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use core::mem::offset_of;
+use lb_common::reason::Reason;
+
+/// IPv6, see [`crate::family::Family`].
+#[derive(Clone, Copy)]
+pub(crate) struct V6;
+
+/// RFC 8200, section 3. Addresses are two halves each.
+#[repr(C)]
+struct Header {
+    version_class_flow: [u8; 4],
+    payload_length: [u8; 2],
+    next: u8,
+    hop_limit: u8,
+    source: [[u8; 8]; 2],
+    destination: [[u8; 8]; 2],
+}
+
+const HEADER: u32 = 40;
+
+/// Extension headers (RFC 8200, section 4; RFC 4302).
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+/// Most extension headers that are walked. RFC 8200, section 4.1, names seven
+/// with the upper layer; a packet with more is malformed.
+const MOST_EXTENSIONS: u32 = 6;
+/// Fragment offset and "more fragments" (RFC 8200, section 4.5).
+const FRAGMENT_BITS: u16 = 0xfff9;
+
+/// Loads half an address as a number.
+#[inline(always)]
+fn half(header: *const Header, offset: usize) -> u64 {
+    // SAFETY: `at` proved that the header lies in the frame.
+    u64::from_be(unsafe {
+        header
+            .cast::<u8>()
+            .add(offset)
+            .cast::<u64>()
+            .read_volatile()
+    })
+}
+
+/// Stores half an address.
+#[inline(always)]
+fn put_half(header: *mut Header, offset: usize, value: u64) {
+    // SAFETY: as in `half`.
+    unsafe {
+        header
+            .cast::<u8>()
+            .add(offset)
+            .cast::<u64>()
+            .write_volatile(value.to_be());
+    }
+}
+
+/// Reads the header at an offset of the frame, and finds the transport header
+/// behind its extension headers.
+///
+/// # Errors
+/// [`Reason::PassedMalformed`]: too short or broken for its addresses to mean
+/// anything.
+#[inline(always)]
+pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V6>, Reason> {
+    let Some(ip) = at::<Header>(ctx, offset as usize) else {
+        return Err(Reason::PassedMalformed);
+    };
+    let word = field!(ip, Header.version_class_flow as u32);
+    if word >> 28 != 6 {
+        return Err(Reason::PassedMalformed);
+    }
+    const SOURCE: usize = offset_of!(Header, source);
+    const DESTINATION: usize = offset_of!(Header, destination);
+    let mut parsed = Ip {
+        source: [half(ip, SOURCE), half(ip, SOURCE + 8)],
+        destination: [half(ip, DESTINATION), half(ip, DESTINATION + 8)],
+        protocol: field!(ip, Header.next as u8),
+        ttl: field!(ip, Header.hop_limit as u8),
+        tos: (word >> 20) as u8,
+        checksum: 0,
+        offset,
+        header_length: HEADER,
+        total_length: HEADER + field!(ip, Header.payload_length as u16) as u32,
+        is_fragment: false,
+    };
+    if is_extension(parsed.protocol) {
+        let walked = steerline_extensions(ctx.ctx, offset, parsed.protocol as u32);
+        if walked == 0 {
+            return Err(Reason::PassedMalformed);
+        }
+        parsed.protocol = walked as u8;
+        parsed.header_length = (walked >> 8) as u32 & super::LENGTH_MASK;
+        parsed.is_fragment = walked >> FRAGMENT_SHIFT != 0;
+    }
+    Ok(parsed)
+}
+
+#[inline(always)]
+const fn is_extension(next: u8) -> bool {
+    matches!(
+        next,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS
+    )
+}
+
+const FRAGMENT_SHIFT: u32 = 32;
+
+/// Walks the extension headers: the upper protocol, the length of all headers
+/// (from bit 8) and whether this is a fragment (bit 32); 0: malformed. A global
+/// function: the verifier judges its loop once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_extensions(ctx: *mut xdp_md, offset: u32, first: u32) -> u64 {
+    let ctx = &XdpContext::new(ctx);
+    let offset = offset as usize & 0x1f;
+    let mut next = first as u8;
+    let mut length = HEADER;
+    let mut fragment = 0;
+    for _ in 0..MOST_EXTENSIONS {
+        if !is_extension(next) {
+            break;
+        }
+        let Some(header) = at::<[u8; 8]>(ctx, offset + (length & super::LENGTH_MASK) as usize)
+        else {
+            return 0;
+        };
+        // SAFETY: `at` proved that these bytes lie in the frame.
+        let byte = |index: usize| unsafe { header.cast::<u8>().add(index).read_volatile() };
+        let bytes = match next {
+            FRAGMENT => {
+                let bits = u16::from_be_bytes([byte(2), byte(3)]) & FRAGMENT_BITS;
+                // A packet in one fragment is whole (RFC 6946).
+                fragment |= (bits != 0) as u64;
+                8
+            }
+            // In words of four bytes, less two.
+            AUTHENTICATION => (byte(1) as u32 + 2) * 4,
+            // In words of eight bytes, less one.
+            _ => (byte(1) as u32 + 1) * 8,
+        };
+        next = byte(0);
+        length += bytes;
+        if length > super::LENGTH_MASK - 64 {
+            return 0;
+        }
+        if fragment != 0 {
+            break;
+        }
+    }
+    if is_extension(next) && fragment == 0 {
+        return 0;
+    }
+    fragment << FRAGMENT_SHIFT | (length as u64) << 8 | next as u64
+}
+
+/// Writes the fields of a translation.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn write(
+    ctx: &XdpContext,
+    ip: &Ip<V6>,
+    translation: &Translation<V6>,
+) -> Result<(), Reason> {
+    let Some(header) = at::<Header>(ctx, ip.offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    let place = match translation.end {
+        End::Source => offset_of!(Header, source),
+        End::Destination => offset_of!(Header, destination),
+    };
+    put_half(header, place, translation.address[0]);
+    put_half(header, place + 8, translation.address[1]);
+    put!(header, Header.hop_limit as u8, translation.ttl);
+    Ok(())
+}
+
+/// Exchanges the addresses of a packet that is answered, and gives it a fresh
+/// hop limit.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn answer(ctx: &XdpContext, ip: &Ip<V6>, hop_limit: u8) -> Result<(), Reason> {
+    let Some(header) = at::<Header>(ctx, ip.offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    let (source, destination) = (offset_of!(Header, source), offset_of!(Header, destination));
+    put_half(header, source, ip.destination[0]);
+    put_half(header, source + 8, ip.destination[1]);
+    put_half(header, destination, ip.source[0]);
+    put_half(header, destination + 8, ip.source[1]);
+    put!(header, Header.hop_limit as u8, hop_limit);
+    Ok(())
+}
