@@ -6,7 +6,7 @@ use lb_common::{
     reason::{REASONS, Reason},
     tcp::State,
 };
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 use steerline::dataplane::Maps;
 
 use super::scene;
@@ -59,7 +59,7 @@ pub enum Counter {
     /// Entries of the spill.
     Spilled,
     /// Next hops that the packet path asked for.
-    Wanted([u8; 4]),
+    Wanted(IpAddr),
 }
 
 /// A state, ordered by its number.
@@ -83,7 +83,7 @@ impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reason(reason) => f.write_str(reason.name()),
-            Self::Wanted(address) => write!(f, "Wanted({})", Ipv4Addr::from(*address)),
+            Self::Wanted(address) => write!(f, "Wanted({address})"),
             other => fmt::Debug::fmt(other, f),
         }
     }
@@ -169,17 +169,18 @@ impl Snapshot {
                 *values.entry(Counter::flows(meta::state(word))).or_default() += 1;
             }
         };
-        for index in 0..maps.flows4.len() {
-            maps.flows4
-                .read(index)
+        for position in 0..maps.bucket_count() {
+            let bucket = maps.bucket(position);
+            bucket
+                .words
                 .ways
                 .iter()
-                .for_each(|way| flow(way.meta));
+                .for_each(|way| flow(way.meta.load()));
         }
         let mut spilled = 0;
-        for entry in maps.spill4.iter() {
-            let (_, entry) = entry.expect("reading the spill");
-            flow(entry.way.meta);
+        for id in maps.spill_ids().expect("reading the spills") {
+            let entry = maps.spilled(&id).expect("nobody removes it");
+            flow(entry.spilled.way.meta);
             spilled += 1;
         }
         values.insert(Counter::Spilled, spilled);

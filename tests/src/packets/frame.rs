@@ -1,15 +1,25 @@
 //! Frames, built field by field and summed in full.
+//!
+//! One struct for both families: a field that the family or the protocol does
+//! not have means nothing. What makes bytes of it is in [`bytes`]; shapes that
+//! take several steps to say (pieces of a fragmented packet, errors that quote
+//! one) are in [`shapes`].
 
-use etherparse::{
-    EtherType, Ethernet2Header, Icmpv4Header, Icmpv4Type, IpDscp, IpEcn, IpFragOffset, IpNumber,
-    Ipv4Header, TcpHeader, UdpHeader,
-};
+use super::family::Family;
+use std::net::IpAddr;
+
+mod bytes;
+mod shapes;
+#[cfg(test)]
+mod tests;
+
+pub use shapes::{Extension, Quote, Tag};
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// An IPv4 endpoint.
-pub type Endpoint = ([u8; 4], u16);
+/// Address and port.
+pub type Endpoint = (IpAddr, u16);
 
 /// TCP flag bits (RFC 9293, section 3.1; RFC 3168 for the last two).
 pub mod flag {
@@ -42,43 +52,100 @@ pub enum Carried {
         /// Whether it has a checksum (RFC 768: zero is none).
         summed: bool,
     },
-    /// An ICMP message: type, code, and the four bytes after the checksum.
+    /// A message of ICMP, or of ICMPv6 over IPv6: type, code, and the four
+    /// bytes after the checksum.
     Icmp(u8, u8, [u8; 4]),
 }
 
-/// ICMP types (RFC 792).
+/// ICMP types and codes (RFC 792; RFC 1191 for the last code).
 pub mod icmp {
+    use super::Family;
+
     /// The answer to a ping.
     pub const ECHO_REPLY: u8 = 0;
+    /// What was sent did not get there.
+    pub const UNREACHABLE: u8 = 3;
     /// A ping.
     pub const ECHO_REQUEST: u8 = 8;
+    /// The time to live was over.
+    pub const TIME_EXCEEDED: u8 = 11;
+    /// Code of [`UNREACHABLE`]: nobody listens there.
+    pub const PORT: u8 = 3;
+    /// Code of [`UNREACHABLE`]: too large, and not to be fragmented.
+    pub const TOO_BIG: u8 = 4;
+
+    /// Type of a ping, in ICMP or ICMPv6.
+    pub const fn echo_request(family: Family) -> u8 {
+        match family {
+            Family::V4 => ECHO_REQUEST,
+            Family::V6 => super::icmp6::ECHO_REQUEST,
+        }
+    }
+
+    /// Type of its answer.
+    pub const fn echo_reply(family: Family) -> u8 {
+        match family {
+            Family::V4 => ECHO_REPLY,
+            Family::V6 => super::icmp6::ECHO_REPLY,
+        }
+    }
 }
 
-/// A TCP segment, a datagram or an ICMP message over IPv4 over Ethernet.
+/// ICMPv6 types and codes (RFC 4443; RFC 4861 for neighbour discovery).
+pub mod icmp6 {
+    /// What was sent did not get there.
+    pub const UNREACHABLE: u8 = 1;
+    /// It was too large.
+    pub const TOO_BIG: u8 = 2;
+    /// The hop limit was reached.
+    pub const TIME_EXCEEDED: u8 = 3;
+    /// A ping.
+    pub const ECHO_REQUEST: u8 = 128;
+    /// The answer to a ping.
+    pub const ECHO_REPLY: u8 = 129;
+    /// Who has this address?
+    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
+    /// I have it.
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    /// Code of [`UNREACHABLE`]: nobody listens there.
+    pub const PORT: u8 = 4;
+}
+
+/// A TCP segment, a datagram or an ICMP message over IP over Ethernet.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// What is behind the IP header.
     pub carried: Carried,
     /// Destination, then source.
     pub macs: (Mac, Mac),
+    /// VLAN tags, the outer one first.
+    pub tags: Vec<Tag>,
     /// IP source and source port.
     pub source: Endpoint,
-    /// IP destination and destination port.
+    /// IP destination and destination port, of the same family.
     pub destination: Endpoint,
-    /// Time to live.
+    /// Time to live, or hop limit.
     pub ttl: u8,
-    /// The whole type-of-service byte: DSCP and ECN.
+    /// The whole type-of-service byte, or traffic class: DSCP and ECN.
     pub tos: u8,
-    /// IP identification.
+    /// IPv6: the flow label, 20 bits.
+    pub flow_label: u32,
+    /// IP identification; in IPv6 that of the fragment header.
     pub identification: u16,
-    /// The don't-fragment bit.
+    /// IPv4: the don't-fragment bit.
     pub dont_fragment: bool,
-    /// The more-fragments bit.
+    /// The more-fragments bit. In IPv6 it brings a fragment header, as does an
+    /// offset.
     pub more_fragments: bool,
     /// Fragment offset in units of eight bytes.
     pub fragment_offset: u16,
-    /// IP options; a multiple of four bytes, at most 40.
+    /// Which bytes of the IP payload this fragment has: from, up to. They say
+    /// what `more_fragments` and `fragment_offset` are. None: all.
+    pub piece: Option<(usize, usize)>,
+    /// IPv4 options; a multiple of four bytes, at most 40.
     pub ip_options: Vec<u8>,
+    /// IPv6 extension headers, in their order.
+    pub extensions: Vec<Extension>,
     /// Bits of [`flag`].
     pub flags: u8,
     /// Sequence number.
@@ -89,20 +156,17 @@ pub struct Frame {
     pub tcp_options: Vec<u8>,
     /// What is sent.
     pub payload: Vec<u8>,
+    /// What is sent instead of `payload` in an error: the packet that it is
+    /// about.
+    pub quote: Option<Box<Quote>>,
     /// Bytes of the IP packet after the datagram.
     pub trailer: Vec<u8>,
     /// Bytes after the IP packet that fill the frame up.
     pub padding: Vec<u8>,
-    /// Added, in ones' complement, to the right IP checksum.
+    /// Added, in ones' complement, to the right checksum of an IPv4 header.
     pub ip_error: u16,
     /// Added, in ones' complement, to the right checksum behind it.
     pub tcp_error: u16,
-}
-
-/// Ones' complement addition.
-fn add(a: u16, b: u16) -> u16 {
-    let (sum, carry) = a.overflowing_add(b);
-    sum + u16::from(carry)
 }
 
 impl Frame {
@@ -112,20 +176,25 @@ impl Frame {
         Self {
             carried: Carried::Tcp,
             macs,
+            tags: Vec::new(),
             source,
             destination,
             ttl: 64,
             tos: 0,
+            flow_label: 0x5_a17e,
             identification: 0x1d3c,
             dont_fragment: true,
             more_fragments: false,
             fragment_offset: 0,
+            piece: None,
             ip_options: Vec::new(),
+            extensions: Vec::new(),
             flags,
             sequence: 0,
             acknowledgement: 0,
             tcp_options: Vec::new(),
             payload: Vec::new(),
+            quote: None,
             trailer: Vec::new(),
             padding: Vec::new(),
             ip_error: 0,
@@ -142,135 +211,17 @@ impl Frame {
     }
 
     /// A ping without payload.
-    pub fn ping(macs: (Mac, Mac), source: [u8; 4], destination: [u8; 4]) -> Self {
+    pub fn ping(macs: (Mac, Mac), source: IpAddr, destination: IpAddr) -> Self {
+        let kind = icmp::echo_request(Family::of(source));
         Self {
-            carried: Carried::Icmp(icmp::ECHO_REQUEST, 0, [0x12, 0x34, 0, 1]),
+            carried: Carried::Icmp(kind, 0, [0x12, 0x34, 0, 1]),
             ..Self::tcp(macs, (source, 0), (destination, 0), 0)
         }
     }
 
-    fn tcp_header(&self) -> TcpHeader {
-        let mut tcp = TcpHeader::new(self.source.1, self.destination.1, self.sequence, 0xfaf0);
-        tcp.acknowledgment_number = self.acknowledgement;
-        let has = |bit| self.flags & bit != 0;
-        tcp.fin = has(flag::FIN);
-        tcp.syn = has(flag::SYN);
-        tcp.rst = has(flag::RST);
-        tcp.psh = has(flag::PSH);
-        tcp.ack = has(flag::ACK);
-        tcp.urg = has(flag::URG);
-        tcp.ece = has(flag::ECE);
-        tcp.cwr = has(flag::CWR);
-        tcp.set_options_raw(&self.tcp_options)
-            .expect("TCP options fit");
-        tcp
-    }
-
-    fn udp_header(&self) -> UdpHeader {
-        UdpHeader {
-            source_port: self.source.1,
-            destination_port: self.destination.1,
-            length: u16::try_from(UdpHeader::LEN + self.payload.len()).expect("a datagram"),
-            checksum: 0,
-        }
-    }
-
-    /// The header behind the IP header, and its right checksum.
-    fn carried(&self) -> (Vec<u8>, u16) {
-        const FITS: &str = "what is carried fits an IP packet";
-        let (source, destination) = (self.source.0, self.destination.0);
-        match self.carried {
-            Carried::Tcp => {
-                let mut tcp = self.tcp_header();
-                let sum = tcp
-                    .calc_checksum_ipv4_raw(source, destination, &self.payload)
-                    .expect(FITS);
-                tcp.checksum = add(sum, self.tcp_error);
-                (tcp.to_bytes().to_vec(), sum)
-            }
-            Carried::Udp { summed } => {
-                let mut udp = self.udp_header();
-                let sum = udp
-                    .calc_checksum_ipv4_raw(source, destination, &self.payload)
-                    .expect(FITS);
-                let sum = if summed { sum } else { 0 };
-                udp.checksum = add(sum, self.tcp_error);
-                (udp.to_bytes().to_vec(), sum)
-            }
-            Carried::Icmp(type_u8, code_u8, bytes5to8) => {
-                let kind = Icmpv4Type::Unknown {
-                    type_u8,
-                    code_u8,
-                    bytes5to8,
-                };
-                let sum = kind.calc_checksum(&self.payload);
-                let icmp = Icmpv4Header {
-                    icmp_type: kind,
-                    checksum: add(sum, self.tcp_error),
-                };
-                (icmp.to_bytes().to_vec(), sum)
-            }
-        }
-    }
-
-    /// The IP header without its checksum.
-    fn ip(&self) -> Ipv4Header {
-        let protocol = match self.carried {
-            Carried::Tcp => IpNumber::TCP,
-            Carried::Udp { .. } => IpNumber::UDP,
-            Carried::Icmp(..) => IpNumber::ICMP,
-        };
-        let length = self.carried().0.len() + self.payload.len() + self.trailer.len();
-        let length = u16::try_from(length).expect("the segment fits an IP packet");
-        let mut ip = Ipv4Header::new(
-            length,
-            self.ttl,
-            protocol,
-            self.source.0,
-            self.destination.0,
-        )
-        .expect("the segment fits an IP packet");
-        ip.options = self
-            .ip_options
-            .as_slice()
-            .try_into()
-            .expect("IP options fit");
-        ip.total_len = u16::try_from(ip.header_len()).expect("a small number") + length;
-        ip.dscp = IpDscp::try_new(self.tos >> 2).expect("six bits");
-        ip.ecn = IpEcn::try_new(self.tos & 3).expect("two bits");
-        ip.identification = self.identification;
-        ip.dont_fragment = self.dont_fragment;
-        ip.more_fragments = self.more_fragments;
-        ip.fragment_offset = IpFragOffset::try_new(self.fragment_offset).expect("13 bits");
-        ip
-    }
-
-    /// IP header and everything behind it, bytes.
-    pub fn total_length(&self) -> u16 {
-        self.ip().total_len
-    }
-
-    /// The right checksums, of the IP header and behind it.
-    pub fn checksums(&self) -> (u16, u16) {
-        (self.ip().calc_header_checksum(), self.carried().1)
-    }
-
-    /// The frame as it is on the wire.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut ip = self.ip();
-        ip.header_checksum = add(ip.calc_header_checksum(), self.ip_error);
-        let ethernet = Ethernet2Header {
-            destination: self.macs.0,
-            source: self.macs.1,
-            ether_type: EtherType::IPV4,
-        };
-        let mut bytes = ethernet.to_bytes().to_vec();
-        bytes.extend_from_slice(&ip.to_bytes());
-        bytes.extend_from_slice(&self.carried().0);
-        bytes.extend_from_slice(&self.payload);
-        bytes.extend_from_slice(&self.trailer);
-        bytes.extend_from_slice(&self.padding);
-        bytes
+    /// The family of its addresses.
+    pub const fn family(&self) -> Family {
+        Family::of(self.source.0)
     }
 
     /// This frame with a payload of `length` bytes, none of them alike in a
@@ -283,7 +234,7 @@ impl Frame {
     /// This frame filled up to the shortest length of Ethernet without its
     /// checksum, with bytes that are not zero: some drivers leave rubbish.
     pub fn padded(mut self) -> Self {
-        let length = 14 + usize::from(self.total_length());
+        let length = 14 + 4 * self.tags.len() + usize::from(self.total_length());
         self.padding = vec![0x5a; 60_usize.saturating_sub(length)];
         self
     }

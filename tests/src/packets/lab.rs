@@ -1,6 +1,6 @@
 //! The loaded program, with maps, pins and a network of its own.
 
-use super::{Counter, Endpoint, Moved, counters::Snapshot, scene, verdict};
+use super::{Counter, Endpoint, Family, Moved, counters::Snapshot, scene, verdict};
 use crate::world::Namespace;
 use anyhow::{Context as _, Result};
 use aya::{
@@ -9,16 +9,17 @@ use aya::{
 };
 use lb_common::{
     abi::{
-        Address, Backend, Cold, Hop, HopKey, Live, Service, ServiceKey, Settings, TICK_SHIFT, WAYS,
-        Way, endpoint4, tick_of,
+        Address, Backend, Cold, ColdBucket, Hop, HopKey, Live, Service, ServiceKey, Settings,
+        TICK_SHIFT, WAYS, Way, endpoint4, halves6, tick_of,
     },
     flow::{client_word, meta},
+    hash::endpoint6,
 };
 use nix::{
     net::if_::if_nametoindex,
     time::{ClockId, clock_gettime},
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 use steerline::dataplane::{Books, Loaded, Maps, PinState, Pins, Publisher, Sizes};
 
 /// Ticks of the coarse clock.
@@ -112,7 +113,9 @@ impl Lab {
             namespace.ip(&command)?;
         }
         for interface in ["front", "back"] {
-            namespace.sysctl(&format!("net/ipv4/conf/{interface}/forwarding"), "1")?;
+            for family in ["ipv4", "ipv6"] {
+                namespace.sysctl(&format!("net/{family}/conf/{interface}/forwarding"), "1")?;
+            }
         }
         namespace.join_this_thread()?;
         let index =
@@ -275,7 +278,11 @@ impl Lab {
         while let Some(record) = self.wanted.next() {
             let key: HopKey = bytemuck::pod_read_unaligned(&record);
             let [a, b, c, d, ..] = key.address;
-            moved.add(Counter::Wanted([a, b, c, d]), 1);
+            let address = match key.family {
+                4 => IpAddr::from([a, b, c, d]),
+                _ => IpAddr::from(key.address),
+            };
+            moved.add(Counter::Wanted(address), 1);
         }
     }
 
@@ -291,17 +298,21 @@ impl Lab {
     /// The first that does not.
     pub fn books_agree(&self) -> Result<()> {
         let mut held = BTreeMap::<u64, (u64, u64)>::new();
-        let mut note = |way: &Way| {
-            let state = meta::state(way.meta);
-            let (half_open, active) = held.entry(way.virtual_end & 0xffff).or_default();
+        let mut note = |word: u64, virtual_end: u64| {
+            let state = meta::state(word);
+            let (half_open, active) = held.entry(virtual_end & 0xffff).or_default();
             *half_open += u64::from(state.is_half_open());
             *active += u64::from(state.is_active());
         };
-        for index in 0..self.maps.flows4.len() {
-            self.maps.flows4.read(index).ways.iter().for_each(&mut note);
+        for position in 0..self.maps.bucket_count() {
+            for way in &self.maps.bucket(position).words.ways {
+                note(way.meta.load(), way.virtual_end.load());
+            }
         }
-        for entry in self.maps.spill4.iter() {
-            note(&entry?.1.way);
+        for id in self.maps.spill_ids()? {
+            if let Some(entry) = self.maps.spilled(&id) {
+                note(entry.spilled.way.meta, entry.spilled.way.virtual_end);
+            }
         }
         for backend in 0..u64::from(scene::BACKENDS_READ) {
             let live = self.maps.live.read(u32::try_from(backend)?);
@@ -400,25 +411,40 @@ impl Lab {
             .expect("room for a ring");
     }
 
-    /// Changes the flows of a client endpoint in the table, both halves, of
+    /// Changes the flows of a client endpoint in the tables, both halves, of
     /// whichever protocol; answers how many there were.
     pub fn edit(&self, client: Endpoint, mut change: impl FnMut(&mut Way, &mut Cold)) -> usize {
         const PROTOCOL: u64 = 0xff00;
-        let word = client_word(endpoint4(u32::from_be_bytes(client.0), client.1), 0);
+        let endpoint = match client.0 {
+            IpAddr::V4(address) => endpoint4(address.into(), client.1),
+            IpAddr::V6(address) => {
+                let secret = self.maps.settings.read(0).hash_secret;
+                endpoint6(halves6(address.octets()), client.1, secret)
+            }
+        };
+        let word = client_word(endpoint, 0);
         let mut found = 0;
-        for index in 0..self.maps.flows4.len() {
-            let (mut bucket, mut cold) =
-                (self.maps.flows4.read(index), self.maps.cold4.read(index));
-            for way in 0..WAYS {
-                if bucket.ways[way].client & !PROTOCOL == word
-                    && meta::is_flow(bucket.ways[way].meta)
-                {
-                    change(&mut bucket.ways[way], &mut cold.ways[way]);
+        let mut edit = |ways: &mut [Way; WAYS], cold: &mut ColdBucket| {
+            for (way, cold) in ways.iter_mut().zip(&mut cold.ways) {
+                if way.client & !PROTOCOL == word && meta::is_flow(way.meta) {
+                    change(way, cold);
                     found += 1;
                 }
             }
+        };
+        for index in 0..self.maps.flows4.len() {
+            let (mut bucket, mut cold) =
+                (self.maps.flows4.read(index), self.maps.cold4.read(index));
+            edit(&mut bucket.ways, &mut cold);
             self.maps.flows4.write(index, bucket);
             self.maps.cold4.write(index, cold);
+        }
+        for index in 0..self.maps.flows6.len() {
+            let (mut bucket, mut cold) =
+                (self.maps.flows6.read(index), self.maps.cold6.read(index));
+            edit(&mut bucket.ways, &mut cold);
+            self.maps.flows6.write(index, bucket);
+            self.maps.cold6.write(index, cold);
         }
         found
     }
@@ -451,14 +477,19 @@ pub fn early_in_a_tick() {
     }
 }
 
-/// Turns the kernel's forwarding on or off for what comes in at an interface
-/// of this thread's namespace.
+/// Turns the kernel's forwarding of both families on or off for what comes in
+/// at an interface of this thread's namespace.
 ///
 /// # Panics
 /// If the kernel refuses.
 pub fn set_forwarding(interface: &str, on: bool) {
-    let path = format!("/proc/sys/net/ipv4/conf/{interface}/forwarding");
-    std::fs::write(&path, if on { "1" } else { "0" }).expect("setting forwarding");
+    for family in Family::ALL {
+        let path = format!(
+            "/proc/sys/net/{}/conf/{interface}/forwarding",
+            family.name()
+        );
+        std::fs::write(&path, if on { "1" } else { "0" }).expect("setting forwarding");
+    }
 }
 
 /// Sets the MTU of an interface of this thread's namespace.

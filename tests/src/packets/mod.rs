@@ -11,11 +11,14 @@
 //! A [`Lab`] is the program with its own maps, pins and network namespace; each
 //! row starts on empty tables with the services and servers of [`scene`].
 //!
+//! Rows that hold for IPv4 and IPv6 are written once: [`Family`] says how.
+//!
 //! What a test run cannot show is the interface of a redirected frame. Rows
 //! tell `XDP_TX` (same interface) from `XDP_REDIRECT` and judge the MAC
 //! addresses; namespace scenarios judge the rest.
 
 pub mod counters;
+mod family;
 mod frame;
 mod lab;
 mod row;
@@ -23,7 +26,8 @@ pub mod scene;
 mod talk;
 
 pub use counters::{Class, Counter, Moved, Snapshot, moves};
-pub use frame::{Carried, Endpoint, Frame, Mac, flag, icmp};
+pub use family::{FAMILIES, Family, map_address, v4};
+pub use frame::{Carried, Endpoint, Extension, Frame, Mac, Quote, Tag, flag, icmp, icmp6};
 pub use lab::{Lab, Port, Tick, early_in_a_tick, now, now_us, set_forwarding, set_mtu};
 pub use row::{Group, Outcome, Row, Step, hex_difference};
 pub use talk::Talk;

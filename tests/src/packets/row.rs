@@ -211,7 +211,7 @@ impl Step {
             panic!("only a ping can be answered")
         };
         Frame {
-            carried: Carried::Icmp(icmp::ECHO_REPLY, code, rest),
+            carried: Carried::Icmp(icmp::echo_reply(frame.family()), code, rest),
             macs: (frame.macs.1, frame.macs.0),
             source: frame.destination,
             destination: frame.source,
@@ -402,6 +402,12 @@ impl Row {
     pub fn check(mut self, check: impl Fn(&mut Lab) -> Result<(), String> + 'static) -> Self {
         self.script.push(Do::Check(Box::new(check)));
         self
+    }
+
+    /// How many frames arrive.
+    pub fn frames(&self) -> usize {
+        let arrives = |action: &&Do| matches!(action, Do::Send(_));
+        self.script.iter().filter(arrives).count()
     }
 
     fn run(&self, lab: &mut Lab) -> Result<(), String> {

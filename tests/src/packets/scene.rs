@@ -5,21 +5,24 @@
 //! 192.168.1.1  172.16.0.254  .1   10.0.0.254      10.0.0.1, .2, .3, .4
 //! ```
 //!
+//! Each service exists a second time, in IPv6: [`Vip::in_family`] and
+//! [`Server::in_family`] give the counterparts.
+//!
 //! Addresses of clients and virtual services, and the router's MAC address,
 //! are those of katran's fixtures (katran/lib/testing), so that rows can be
 //! compared with them. Servers of the services that are answered directly listen
 //! at the service's own port, at endpoints that other services have too.
 
-use super::{Endpoint, Mac, lab::Lab};
-use lb_common::{
-    abi::{
-        Backend, Hop, HopKey, LAYOUT_VERSION, Live, STATES, Service, ServiceKey, Settings,
-        address4, algorithm, backend_flags, forwarding, hop_flags, measure, ticks_from_ms,
-    },
-    hash::filter_bit,
-    tcp::State,
+use super::{
+    Endpoint, Family, Mac,
+    family::{map_address, v4},
 };
-use steerline::dataplane::Publisher;
+use lb_common::abi::{ServiceKey, forwarding};
+use std::net::IpAddr;
+
+mod write;
+
+pub(super) use write::{commands, settings, write};
 
 /// A service: its index and where it listens.
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +39,10 @@ pub struct Vip {
 
 impl Vip {
     /// A TCP service in `nat`.
-    const fn nat(index: u32, endpoint: Endpoint) -> Self {
+    const fn nat(index: u32, (address, port): ([u8; 4], u16)) -> Self {
         Self {
             index,
-            endpoint,
+            endpoint: (v4(address), port),
             protocol: TCP,
             forwarding: forwarding::NAT,
         }
@@ -58,10 +61,38 @@ impl Vip {
             ..self
         }
     }
+
+    /// This service, or its counterpart.
+    pub const fn in_family(self, family: Family) -> Self {
+        match family {
+            Family::V4 => self,
+            Family::V6 => Self {
+                index: self.index + VIPS.len() as u32,
+                endpoint: (family.counterpart(self.endpoint.0), self.endpoint.1),
+                ..self
+            },
+        }
+    }
+
+    /// Key of the service map by which its address answers ping.
+    pub fn ping_key(self) -> ServiceKey {
+        let family = Family::of(self.endpoint.0);
+        ServiceKey {
+            address: map_address(self.endpoint.0),
+            port: 0,
+            protocol: match family {
+                Family::V4 => ICMP,
+                Family::V6 => ICMP6,
+            },
+            family: family.number(),
+        }
+    }
 }
 
 /// Protocol numbers of IP (IANA).
 pub const ICMP: u8 = 1;
+/// See [`ICMP`].
+pub const ICMP6: u8 = 58;
 /// See [`ICMP`].
 pub const TCP: u8 = 6;
 /// See [`ICMP`].
@@ -79,22 +110,49 @@ pub struct Server {
 }
 
 impl Server {
-    const fn at(index: u16, service: u32, endpoint: Endpoint) -> Self {
+    const fn at(index: u16, service: u32, (address, port): ([u8; 4], u16)) -> Self {
         Self {
             index,
             service,
-            endpoint,
+            endpoint: (v4(address), port),
         }
     }
 
-    /// Index of its next hop, and the last byte of its MAC address.
+    /// This server, or its counterpart: another host.
+    pub const fn in_family(self, family: Family) -> Self {
+        match family {
+            Family::V4 => self,
+            Family::V6 => Self {
+                index: self.index + SERVERS.len() as u16,
+                service: self.service + VIPS.len() as u32,
+                endpoint: (family.counterpart(self.endpoint.0), self.endpoint.1),
+            },
+        }
+    }
+
+    /// The last byte of its address.
+    const fn host(self) -> u8 {
+        match self.endpoint.0 {
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(address) => address.octets()[15],
+        }
+    }
+
+    /// Index of its next hop.
     pub const fn hop(self) -> u32 {
-        self.endpoint.0[3] as u32
+        match Family::of(self.endpoint.0) {
+            Family::V4 => self.host() as u32,
+            Family::V6 => 20 + self.host() as u32,
+        }
     }
 
     /// Its MAC address.
     pub const fn mac(self) -> Mac {
-        [2, 0, 0, 0, 0x0b, self.endpoint.0[3]]
+        let family = match Family::of(self.endpoint.0) {
+            Family::V4 => 0x0b,
+            Family::V6 => 0x6b,
+        };
+        [2, 0, 0, 0, family, self.host()]
     }
 }
 
@@ -168,218 +226,43 @@ const SERVERS: [(&str, Server); 13] = [
     ("direct-dns-b", DIRECT_DNS_B),
 ];
 
-/// Services whose counters a snapshot reads: those above and some that must
-/// never move.
-pub const SERVICES_READ: u32 = 10;
+/// Services whose counters a snapshot reads: those above in both families, and
+/// some that must never move.
+pub const SERVICES_READ: u32 = 2 * VIPS.len() as u32 + 2;
 /// The same for backends, index 0 (none) included.
-pub const BACKENDS_READ: u16 = 16;
+pub const BACKENDS_READ: u16 = 2 * SERVERS.len() as u16 + 3;
 
 /// The usual client.
-pub const CLIENT: Endpoint = ([192, 168, 1, 1], 31_337);
+pub const CLIENT: Endpoint = (v4([192, 168, 1, 1]), 31_337);
 /// A client's next hop.
-pub const ROUTER: [u8; 4] = [172, 16, 0, 254];
+pub const ROUTER: IpAddr = v4([172, 16, 0, 254]);
 /// Its MAC address.
 pub const ROUTER_MAC: Mac = [0x00, 0x00, 0xde, 0xad, 0xbe, 0xaf];
-/// Index of its next hop.
+/// Index of its next hop; see [`router_hop`] for that of IPv6.
 pub const ROUTER_HOP: u32 = 100;
 /// Address and MAC address of the interface towards clients.
-pub const FRONT: ([u8; 4], Mac) = ([172, 16, 0, 1], [2, 0, 0, 0, 0, 1]);
+pub const FRONT: (IpAddr, Mac) = (v4([172, 16, 0, 1]), [2, 0, 0, 0, 0, 1]);
 /// The same towards servers.
-pub const BACK: ([u8; 4], Mac) = ([10, 0, 0, 254], [2, 0, 0, 0, 0, 2]);
+pub const BACK: (IpAddr, Mac) = (v4([10, 0, 0, 254]), [2, 0, 0, 0, 0, 2]);
 /// A client whose router has no MAC address.
-pub const UNRESOLVED_CLIENT: Endpoint = ([192, 168, 2, 1], 31_337);
+pub const UNRESOLVED_CLIENT: Endpoint = (v4([192, 168, 2, 1]), 31_337);
 /// That router.
-pub const UNRESOLVED_ROUTER: [u8; 4] = [172, 16, 0, 253];
+pub const UNRESOLVED_ROUTER: IpAddr = v4([172, 16, 0, 253]);
 /// A client to whom there is no route.
-pub const UNROUTED_CLIENT: Endpoint = ([100, 64, 0, 1], 31_337);
+pub const UNROUTED_CLIENT: Endpoint = (v4([100, 64, 0, 1]), 31_337);
 /// A client in the network of the interface itself.
-pub const NEAR_CLIENT: Endpoint = ([172, 16, 0, 7], 31_337);
+pub const NEAR_CLIENT: Endpoint = (v4([172, 16, 0, 7]), 31_337);
 /// Its MAC address.
 pub const NEAR_CLIENT_MAC: Mac = [2, 0, 0, 0, 0x0c, 7];
 /// A client behind a route of [`NARROW_MTU`].
-pub const NARROW_CLIENT: Endpoint = ([192, 168, 3, 1], 31_337);
+pub const NARROW_CLIENT: Endpoint = (v4([192, 168, 3, 1]), 31_337);
 /// See [`NARROW_CLIENT`].
 pub const NARROW_MTU: u16 = 1_000;
 
-/// The `ip` commands that make the network.
-pub(super) fn commands() -> Vec<String> {
-    let mac = |mac: Mac| mac.map(|byte| format!("{byte:02x}")).join(":");
-    let ip = |address: [u8; 4]| std::net::Ipv4Addr::from(address);
-    let (front, back) = (ip(FRONT.0), ip(BACK.0));
-    vec![
-        format!(
-            "link add front address {} type veth peer name front-peer",
-            mac(FRONT.1)
-        ),
-        format!(
-            "link add back address {} type veth peer name back-peer",
-            mac(BACK.1)
-        ),
-        "link set front up".into(),
-        "link set front-peer up".into(),
-        "link set back up".into(),
-        "link set back-peer up".into(),
-        format!("address add {front}/24 dev front"),
-        format!("address add {back}/24 dev back"),
-        format!(
-            "neighbour add {} lladdr {} dev front nud permanent",
-            ip(ROUTER),
-            mac(ROUTER_MAC)
-        ),
-        format!(
-            "neighbour add {} lladdr {} dev front nud permanent",
-            ip(NEAR_CLIENT.0),
-            mac(NEAR_CLIENT_MAC)
-        ),
-        format!("route add 192.168.1.0/24 via {}", ip(ROUTER)),
-        format!("route add 192.168.2.0/24 via {}", ip(UNRESOLVED_ROUTER)),
-        format!(
-            "route add 192.168.3.0/24 via {} mtu lock {NARROW_MTU}",
-            ip(ROUTER)
-        ),
-    ]
-}
-
-/// Secret of the flow hash: any, but always the same.
-const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
-
-/// Idle and linger times of the daemon (lb-userspace, `daemon::prepare`).
-fn timeouts() -> [u32; STATES] {
-    let mut timeouts = [0; STATES];
-    for (state, seconds) in [
-        (State::HalfOpen, 5),
-        (State::Answered, 31),
-        (State::Established, 3_600),
-        (State::ClientFin, 120),
-        (State::ServerFin, 120),
-        (State::Closed, 10),
-        (State::Reset, 10),
-        (State::Datagram, 30),
-        (State::Conversing, 120),
-    ] {
-        timeouts[state as usize] = ticks_from_ms(seconds * 1_000);
-    }
-    timeouts
-}
-
-/// `before` knows the kernel's clock.
-pub(super) fn settings(before: &Settings, buckets: u32, heartbeat: u32) -> Settings {
-    Settings {
-        hash_secret: SECRET,
-        bucket_mask4: buckets - 1,
-        bucket_mask6: buckets - 1,
-        layout: LAYOUT_VERSION,
-        heartbeat,
-        heartbeat_expiry: ticks_from_ms(10_000),
-        instance: 1,
-        flow_capacity4: buckets * 2,
-        flow_capacity6: buckets * 2,
-        trials: 0,
-        timeouts: timeouts(),
-        ..*before
-    }
-}
-
-/// Writes the services, servers and next hops, and publishes member lists of
-/// weight 1.
-pub(super) fn write(lab: &mut Lab) {
-    let mut bits = vec![0u64; lb_common::abi::FILTER_WORDS as usize];
-    let addresses = VIPS.iter().map(|(_, vip)| vip.endpoint.0);
-    for address in addresses.chain(SERVERS.iter().map(|(_, server)| server.endpoint.0)) {
-        let bit = filter_bit(&address4(address), 4);
-        bits[(bit >> 6) as usize] |= 1 << (bit & 63);
-    }
-    for (place, word) in (0..).zip(bits) {
-        lab.maps.filter.write(place, word);
-    }
-    for (name, vip) in VIPS {
-        let key = ServiceKey {
-            address: address4(vip.endpoint.0),
-            port: vip.endpoint.1,
-            protocol: vip.protocol,
-            family: 4,
-        };
-        lab.assign_service(name, &key, vip.index);
-        let ping = ServiceKey {
-            port: 0,
-            protocol: ICMP,
-            ..key
-        };
-        lab.maps
-            .services
-            .insert(ping, vip.index, 0)
-            .expect("naming an address that answers ping");
-        let service = Service {
-            members: 0,
-            ring: 0,
-            address: key.address,
-            port: key.port,
-            protocol: key.protocol,
-            family: key.family,
-            algorithm: algorithm::WEIGHTED_ROUND_ROBIN,
-            measure: measure::SYN_TO_FIN,
-            forwarding: vip.forwarding,
-            padding: 0,
-            short_flow_bytes: 15_360,
-            padding1: 0,
-            padding2: [0; 2],
-        };
-        lab.maps.service_table.write(vip.index, service);
-    }
-    for (name, server) in SERVERS {
-        let (address, port) = (address4(server.endpoint.0), server.endpoint.1);
-        lab.assign_backend(name, server.service, &address, port, server.index.into());
-        let backend = Backend {
-            flags: backend_flags::PRESENT | backend_flags::UP,
-            weight: 1,
-            relative: lb_common::abi::RELATIVE_ONE,
-            hop: server.hop(),
-            address,
-            port,
-            service: server.service as u16,
-            padding0: 0,
-            padding1: [0; 3],
-        };
-        lab.maps.backends.write(server.index.into(), backend);
-        lab.maps.live.write(server.index.into(), Live::default());
-        let hop = Hop {
-            flags: hop_flags::VALID,
-            ifindex: lab.back,
-            destination: server.mac(),
-            source: BACK.1,
-            mtu: 1_500,
-            padding: 0,
-        };
-        lab.maps.hops.write(server.hop(), hop);
-    }
-    let router = Hop {
-        flags: hop_flags::VALID,
-        ifindex: lab.front,
-        destination: ROUTER_MAC,
-        source: FRONT.1,
-        mtu: 1_500,
-        padding: 0,
-    };
-    lab.maps.hops.write(ROUTER_HOP, router);
-    let key = HopKey {
-        address: address4(ROUTER),
-        ifindex: lab.front,
-        family: 4,
-    };
-    lab.maps
-        .hop_index
-        .insert(key, ROUTER_HOP, 0)
-        .expect("naming a next hop");
-
-    lab.publisher = Publisher::new(&lab.maps);
-    for (_, vip) in VIPS {
-        let members: Vec<_> = SERVERS
-            .iter()
-            .filter(|(_, server)| server.service == vip.index)
-            .map(|(_, server)| (server.index, 1))
-            .collect();
-        if !members.is_empty() {
-            lab.publish(vip, &members);
-        }
+/// Index of the router's next hop in a family.
+pub const fn router_hop(family: Family) -> u32 {
+    match family {
+        Family::V4 => ROUTER_HOP,
+        Family::V6 => ROUTER_HOP + 1,
     }
 }

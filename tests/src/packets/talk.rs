@@ -1,7 +1,7 @@
 //! A connection between a client and a server, as the frames that arrive.
 
 use super::{
-    Endpoint, Frame, Port, Step,
+    Endpoint, Family, Frame, Port, Step,
     counters::moves,
     flag::{ACK, PSH, SYN},
     scene::{self, BACK, FRONT, ROUTER_MAC, Server, Vip},
@@ -28,10 +28,12 @@ const CLIENT_ISN: u32 = 1_000;
 const SERVER_ISN: u32 = 50_000;
 
 impl Talk {
-    /// The usual client, at another of its ports, to a service's own port.
+    /// The usual client of the service's family, at another of its ports, to
+    /// the service's own port.
     pub const fn new(port: u16, vip: Vip, server: Server) -> Self {
+        let family = Family::of(vip.endpoint.0);
         Self {
-            client: (scene::CLIENT.0, port),
+            client: (family.counterpart(scene::CLIENT.0), port),
             vip: vip.endpoint,
             server,
             is_udp: vip.protocol == scene::UDP,
@@ -57,6 +59,11 @@ impl Talk {
     /// The same with another server.
     pub const fn at(self, server: Server) -> Self {
         Self { server, ..self }
+    }
+
+    /// The family of both ends.
+    pub const fn family(&self) -> Family {
+        Family::of(self.vip.0)
     }
 
     /// A frame of the client as it comes in; `flags` are for segments.

@@ -5,6 +5,7 @@ use steerline_tests::packets::{
     Frame, Group, Row, Step, Talk,
     flag::{ACK, CWR, ECE, PSH, SYN, URG},
     scene::{A, CLIENT},
+    v4,
 };
 
 const TALK: Talk = Talk::web(CLIENT.1, A);
@@ -144,7 +145,7 @@ pub(crate) fn group() -> Group {
                 1_024 + number * 613,
             );
             Talk::web(port, server)
-                .from(([192, 168, 1, (number * 7) as u8], port))
+                .from((v4([192, 168, 1, (number * 7) as u8]), port))
                 .syn()
                 .with(|f| {
                     f.sequence = u32::from(number).wrapping_mul(0x9e37_79b1);

@@ -10,6 +10,7 @@ use steerline_tests::packets::{
     flag::{ACK, SYN},
     moves::{answers, because, goes, once, opens_datagram},
     scene::{A, B, CLIENT, DNS, DNS_A, DNS_B, WEB},
+    v4,
 };
 
 use crate::full::{fill_spill, one_bucket};
@@ -230,9 +231,9 @@ pub(crate) fn group() -> Group {
                 ),
             Row::new("two clients in turn")
                 .send(TALK.first())
-                .send(OTHER.from(([192, 168, 1, 2], CLIENT.1)).first())
+                .send(OTHER.from((v4([192, 168, 1, 2]), CLIENT.1)).first())
                 .send(
-                    TALK.from(([192, 168, 1, 3], CLIENT.1))
+                    TALK.from((v4([192, 168, 1, 3]), CLIENT.1))
                         .request(20)
                         .also(opens_datagram(DNS_A.index)),
                 ),

@@ -6,6 +6,7 @@ use steerline_tests::packets::{
     flag::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG},
     moves::{because, establishes, goes, opens},
     scene::{A, ANY, ANY_SERVER, B, C, CLIENT, EMPTY, EXACT, EXACT_SERVER, WEB},
+    v4,
 };
 
 const TALK: Talk = Talk::web(CLIENT.1, A);
@@ -93,7 +94,7 @@ pub(crate) fn group() -> Group {
                 .sends(TALK.handshake())
                 .sends(
                     Talk::web(CLIENT.1, B)
-                        .from(([192, 168, 1, 2], CLIENT.1))
+                        .from((v4([192, 168, 1, 2]), CLIENT.1))
                         .handshake(),
                 ),
             Row::new("every port of a service with port 0")

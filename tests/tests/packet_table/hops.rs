@@ -1,18 +1,16 @@
 //! Where frames go: MAC addresses, interfaces, and who asks whom.
 
-use lb_common::{
-    abi::{HopKey, address4},
-    reason::Reason,
-    tcp::State,
-};
+use lb_common::{abi::HopKey, reason::Reason, tcp::State};
 use steerline_tests::packets::{
     Counter, Endpoint, Group, Lab, Mac, Port, Row, Talk,
     flag::{ACK, PSH, SYN},
+    map_address,
     moves::{because, goes, once, opens},
     scene::{
         A, B, BACK, CLIENT, FRONT, NARROW_CLIENT, NARROW_MTU, NEAR_CLIENT, NEAR_CLIENT_MAC, ROUTER,
         ROUTER_HOP, ROUTER_MAC, UNRESOLVED_CLIENT, UNRESOLVED_ROUTER, UNROUTED_CLIENT,
     },
+    v4,
 };
 
 const TALK: Talk = Talk::web(CLIENT.1, A);
@@ -23,7 +21,7 @@ const HEADERS: usize = 40;
 
 fn forget_router(lab: &mut Lab) {
     let key = HopKey {
-        address: address4(ROUTER),
+        address: map_address(ROUTER),
         ifindex: lab.front,
         family: 4,
     };
@@ -44,7 +42,7 @@ fn hop_noted(name: &'static str) -> Row {
 }
 
 /// A client on the front network that has no neighbour entry.
-const STRANGER: Endpoint = ([172, 16, 0, 8], 31_337);
+const STRANGER: Endpoint = (v4([172, 16, 0, 8]), 31_337);
 const STRANGER_MAC: Mac = [2, 0, 0, 0, 0x0c, 8];
 const GROUP_MAC: Mac = [1, 0, 0x5e, 0, 0, 8];
 

@@ -1,53 +1,103 @@
-//! The matrix: every case of a flow's life in every mode and protocol. A case
-//! has a cell for each of them, with rows or with the reason why it has none.
+//! The matrix: every case of a flow's life in every mode, protocol and family.
+//! A case has a cell for each of them, with rows or with the reason why it has
+//! none.
 
 mod bytes;
 mod life;
 
+use std::collections::BTreeSet;
 use steerline_tests::packets::{
-    Group, Row, Talk, early_in_a_tick,
+    FAMILIES, Family, Group, Row, Talk, early_in_a_tick,
     scene::{
-        A, B, CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DIRECT_DNS_B, DNS,
-        DNS_A, DNS_B, Server, WEB,
+        A, B, C, CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DIRECT_DNS_B, DNS,
+        DNS_A, DNS_B, Server, Vip, WEB, router_hop,
     },
 };
 
-/// A mode and a protocol.
+/// A mode, a protocol and a family.
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
-    name: &'static str,
+    mode: &'static str,
+    protocol: &'static str,
     /// The flow of the cell.
     talk: Talk,
     /// The same client and service, should another server get it.
     other: Talk,
 }
 
-const fn column(name: &'static str, talk: Talk, other: Server) -> Column {
-    Column {
-        name,
-        talk,
-        other: talk.at(other),
-    }
+const MODES: [&str; 2] = ["nat", "dsr"];
+const PROTOCOLS: [&str; 2] = ["tcp", "udp"];
+
+fn columns() -> Vec<Column> {
+    let all: [(_, _, Vip, [Server; 2]); 4] = [
+        ("nat", "tcp", WEB, [A, B]),
+        ("nat", "udp", DNS, [DNS_A, DNS_B]),
+        ("dsr", "tcp", DIRECT, [DIRECT_A, DIRECT_B]),
+        ("dsr", "udp", DIRECT_DNS, [DIRECT_DNS_A, DIRECT_DNS_B]),
+    ];
+    let in_family = |family: Family| {
+        all.map(|(mode, protocol, vip, [first, second])| {
+            let vip = vip.in_family(family);
+            let talk = Talk::new(CLIENT.1, vip, first.in_family(family));
+            Column {
+                mode,
+                protocol,
+                talk,
+                other: talk.at(second.in_family(family)),
+            }
+        })
+    };
+    FAMILIES
+        .iter()
+        .flat_map(|family| in_family(*family))
+        .collect()
 }
 
-const COLUMNS: [Column; 4] = [
-    column("nat tcp", Talk::new(CLIENT.1, WEB, A), B),
-    column("nat udp", Talk::new(CLIENT.1, DNS, DNS_A), DNS_B),
-    column("dsr tcp", Talk::new(CLIENT.1, DIRECT, DIRECT_A), DIRECT_B),
-    column(
-        "dsr udp",
-        Talk::new(CLIENT.1, DIRECT_DNS, DIRECT_DNS_A),
-        DIRECT_DNS_B,
-    ),
-];
-
 impl Column {
+    fn name(&self) -> String {
+        let (mode, protocol, family) = self.place();
+        format!("{mode} {protocol} {}", family.name())
+    }
+
+    const fn place(&self) -> (&'static str, &'static str, Family) {
+        (self.mode, self.protocol, self.family())
+    }
+
     const fn is_udp(&self) -> bool {
         self.talk.is_udp
     }
 
     const fn is_direct(&self) -> bool {
         self.talk.is_direct
+    }
+
+    const fn family(&self) -> Family {
+        self.talk.family()
+    }
+
+    const fn is_ipv6(&self) -> bool {
+        matches!(self.family(), Family::V6)
+    }
+
+    /// Bytes of an Ethernet and an IP header: where the next one starts.
+    const fn behind_ip(&self) -> usize {
+        14 + self.family().header()
+    }
+
+    /// Bytes of the headers of a packet: of IP, and of TCP or UDP behind it.
+    const fn headers(&self) -> usize {
+        self.family().header() + if self.is_udp() { 8 } else { 20 }
+    }
+
+    /// Index of the next hop of the router in front of the client.
+    const fn router_hop(&self) -> u32 {
+        router_hop(self.family())
+    }
+
+    /// Every server that the service of the flow may have.
+    fn servers(&self) -> [Server; 3] {
+        let third = C.in_family(self.family());
+        [self.talk.server, self.other.server, third]
     }
 }
 
@@ -68,38 +118,77 @@ fn lines() -> Vec<Case> {
 fn cell(case: Case, column: Column) -> Cell {
     let (name, fill) = case;
     // A second datagram of the same tick tells nothing, one of the next does.
-    let row = Row::new(format!("{name} ({})", column.name)).change(|_| early_in_a_tick());
+    let row = Row::new(format!("{name} ({})", column.name())).change(|_| early_in_a_tick());
     fill(column, row)
 }
 
 /// All cells that have rows.
 pub(crate) fn group() -> Group {
+    let columns = columns();
     let rows = lines()
         .into_iter()
-        .flat_map(|case| COLUMNS.map(|column| cell(case, column).ok()))
-        .flatten();
+        .flat_map(|case| columns.iter().filter_map(move |c| cell(case, *c).ok()));
     Group::new("matrix", rows.collect())
 }
 
-/// The matrix as text: a line a case, a cell a column.
+/// The matrix as text: a line a case, a cell a column, in it how many frames it
+/// sends.
 pub(crate) fn text() -> String {
-    let line = |first: &str, cells: [&str; 4]| {
-        let [a, b, c, d] = cells;
-        let text = format!("{first:<44} {a:<8} {b:<8} {c:<8} {d:<8}");
-        format!("{}\n", text.trim_end())
+    let columns = columns();
+    let line = |first: &str, cells: Vec<String>| {
+        let cells: String = cells.iter().map(|cell| format!(" {cell:<12}")).collect();
+        format!("{}\n", format!("{first:<44}{cells}").trim_end())
     };
-    let mut text = line("", COLUMNS.map(|column| column.name));
+    let mut text = line(
+        "frames in each cell of the matrix",
+        columns.iter().map(Column::name).collect(),
+    );
     for case in lines() {
-        let reason = COLUMNS.iter().find_map(|column| cell(case, *column).err());
-        let cells = COLUMNS.map(|column| match cell(case, column) {
-            Ok(_) => "row",
-            Err(_) => "n/a",
-        });
-        let name = match reason {
-            None => case.0.into(),
-            Some(reason) => format!("{} ({reason})", case.0),
-        };
-        text += &line(&name, cells);
+        let mut reasons = BTreeSet::new();
+        let mut cells = Vec::new();
+        for column in &columns {
+            cells.push(match cell(case, *column) {
+                Ok(row) => row.frames().to_string(),
+                Err(reason) => {
+                    reasons.insert(reason);
+                    "n/a".to_owned()
+                }
+            });
+        }
+        text += &line(case.0, cells);
+        for reason in reasons {
+            text += &format!("    n/a: {reason}\n");
+        }
     }
     text
+}
+
+/// Every mode with every protocol and family has a column, and every case a
+/// cell in each: frames, or a reason.
+#[test]
+fn no_cell_is_empty() {
+    let columns = columns();
+    let places: BTreeSet<_> = columns.iter().map(Column::place).collect();
+    let mut wanted = BTreeSet::new();
+    for mode in MODES {
+        for protocol in PROTOCOLS {
+            wanted.extend(FAMILIES.iter().map(|family| (mode, protocol, *family)));
+        }
+    }
+    assert_eq!(places, wanted);
+    assert_eq!(columns.len(), wanted.len());
+    for case in lines() {
+        let mut rows = 0;
+        for column in &columns {
+            let name = format!("{} ({})", case.0, column.name());
+            match cell(case, *column) {
+                Ok(row) => {
+                    assert!(row.frames() > 0, "{name}: no frame is sent");
+                    rows += 1;
+                }
+                Err(reason) => assert!(!reason.is_empty(), "{name}: no frame and no reason"),
+            }
+        }
+        assert!(rows > 0, "{}: no cell has rows", case.0);
+    }
 }

@@ -2,15 +2,17 @@
 
 use etherparse::{EtherType, Ethernet2Header, IpNumber, Ipv4Header, PacketBuilder};
 use lb_common::reason::Reason;
+use std::net::IpAddr;
 use steerline_tests::packets::{
     Group, Port, Row, Step, Talk,
     flag::{ACK, PSH, RST, SYN},
-    scene::{A, BACK, CLIENT, FRONT, ROUTER_MAC, WEB},
+    scene::{A, B, BACK, CLIENT, FRONT, ROUTER_MAC, WEB},
+    v4,
 };
 
 const TALK: Talk = Talk::web(CLIENT.1, A);
 /// An address of the same network as the services that none of them has.
-const STRANGER: [u8; 4] = [10, 200, 1, 77];
+const STRANGER: IpAddr = v4([10, 200, 1, 77]);
 
 fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     let header = Ethernet2Header {
@@ -23,13 +25,20 @@ fn ethernet(ether_type: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn ipv4(protocol: u8, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
+fn octets(address: IpAddr) -> [u8; 4] {
+    match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(_) => panic!("{address} is not IPv4"),
+    }
+}
+
+fn ipv4(protocol: u8, destination: IpAddr, payload: &[u8]) -> Vec<u8> {
     let mut ip = Ipv4Header::new(
         u16::try_from(payload.len()).expect("a short packet"),
         64,
         IpNumber(protocol),
-        CLIENT.0,
-        destination,
+        octets(CLIENT.0),
+        octets(destination),
     )
     .expect("a short packet");
     ip.header_checksum = ip.calc_header_checksum();
@@ -47,18 +56,18 @@ fn built<H>(
     bytes
 }
 
-fn udp(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
+fn udp(source: IpAddr, destination: IpAddr) -> Vec<u8> {
     let step = PacketBuilder::ethernet2(ROUTER_MAC, FRONT.1)
-        .ipv4(source, destination, 64)
+        .ipv4(octets(source), octets(destination), 64)
         .udp(CLIENT.1, 80);
     built(step, |step, bytes| {
         step.write(bytes, b"query").expect("a short packet")
     })
 }
 
-fn echo(destination: [u8; 4]) -> Vec<u8> {
+fn echo(destination: IpAddr) -> Vec<u8> {
     let step = PacketBuilder::ethernet2(ROUTER_MAC, FRONT.1)
-        .ipv4(CLIENT.0, destination, 64)
+        .ipv4(octets(CLIENT.0), octets(destination), 64)
         .icmpv4_echo_request(1, 1);
     built(step, |step, bytes| {
         step.write(bytes, b"ping").expect("a short packet")
@@ -69,7 +78,7 @@ fn ipv6_syn() -> Vec<u8> {
     let mut client = [0; 16];
     client[..4].copy_from_slice(&[0xfc, 0, 0, 2]);
     let mut vip = [0; 16];
-    vip[..4].copy_from_slice(&[0xfc, 0, 0, 1]);
+    vip[..4].copy_from_slice(&[0xfc, 0, 0, 9]);
     let step = PacketBuilder::ethernet2(ROUTER_MAC, FRONT.1)
         .ipv6(client, vip, 64)
         .tcp(CLIENT.1, 80, 1_000, 65_535)
@@ -98,7 +107,7 @@ pub(crate) fn group() -> Group {
         packet.extend_from_slice(&ROUTER_MAC);
         packet.extend_from_slice(&[172, 16, 0, 254]);
         packet.extend_from_slice(&[0; 6]);
-        packet.extend_from_slice(&WEB.endpoint.0);
+        packet.extend_from_slice(&octets(WEB.endpoint.0));
         packet.resize(46, 0);
         ethernet(0x0806, &packet)
     };
@@ -184,7 +193,9 @@ pub(crate) fn group() -> Group {
             .send(from_server(TALK.server(ACK).with(|f| f.source.1 += 1))),
         Row::new("another server's packet to a client with a flow")
             .sends(TALK.handshake())
-            .send(from_server(TALK.server(ACK).with(|f| f.source.0[3] = 2))),
+            .send(from_server(
+                TALK.server(ACK).with(|f| f.source.0 = B.endpoint.0),
+            )),
         Row::new("a client that talks to a server directly")
             .send(
                 TALK.client(SYN)

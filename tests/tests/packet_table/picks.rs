@@ -9,6 +9,7 @@ use steerline_tests::packets::{
     flag::{ACK, SYN},
     moves::{because, opens},
     scene::{A, B, C, CLIENT, SHARED, SHARED_A, SHARED_D, Server, WEB},
+    v4,
 };
 
 /// New flows of clients of their own, from port `first` on, each to the server
@@ -315,7 +316,7 @@ pub(crate) fn collisions() -> Group {
     let mut rows = vec![
         Row::new("another client goes to the shared server")
             .send(first.syn())
-            .send(again.from(([192, 168, 1, 1], CLIENT.1 + 1)).syn()),
+            .send(again.from((v4([192, 168, 1, 1]), CLIENT.1 + 1)).syn()),
         Row::new("another server: the replies of both are told apart")
             .sends(first.handshake())
             .sends(second.handshake())

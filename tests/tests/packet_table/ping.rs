@@ -1,20 +1,19 @@
 //! Virtual addresses answer ping; every other message is the kernel's.
 
-use lb_common::{
-    abi::{ServiceKey, address4},
-    reason::Reason::{
-        PassedFragment, PassedMalformed, PassedNotOurs, PassedNotReady, PassedProtocol,
-    },
+use lb_common::reason::Reason::{
+    PassedFragment, PassedMalformed, PassedNotOurs, PassedNotReady, PassedProtocol,
 };
+use std::net::IpAddr;
 use steerline_tests::packets::{
     Carried, Frame, Group, Port, Row, Step, icmp,
     scene::{self, A, ANY, CLIENT, DIRECT, DNS, FRONT, ROUTER_MAC, WEB},
+    v4,
 };
 
 const MACS: ([u8; 6], [u8; 6]) = (FRONT.1, ROUTER_MAC);
 const TOTAL_LENGTH: usize = 16;
 
-fn frame(to: [u8; 4]) -> Frame {
+fn frame(to: IpAddr) -> Frame {
     Frame::ping(MACS, CLIENT.0, to)
 }
 
@@ -37,18 +36,15 @@ pub(crate) fn group() -> Group {
         Row::new("services of every kind answer")
             .sends([ANY, DNS, DIRECT].map(|vip| Step::answered(frame(vip.endpoint.0).payload(56)))),
         Row::new("another address of the network is the kernel's")
-            .send(Step::answered(frame([10, 200, 1, 77])).passed(PassedNotOurs)),
+            .send(Step::answered(frame(v4([10, 200, 1, 77]))).passed(PassedNotOurs)),
         Row::new("a server's address is the kernel's")
             .send(Step::answered(frame(A.endpoint.0)).passed(PassedProtocol)),
         Row::new("an address without a key of ICMP is the kernel's")
             .change(|lab| {
-                let key = ServiceKey {
-                    address: address4(WEB.endpoint.0),
-                    port: 0,
-                    protocol: scene::ICMP,
-                    family: 4,
-                };
-                lab.maps.services.remove(&key).expect("it was there");
+                lab.maps
+                    .services
+                    .remove(&WEB.ping_key())
+                    .expect("it was there");
             })
             .send(ping().passed(PassedProtocol)),
         Row::new("payloads of every small length, odd and even")

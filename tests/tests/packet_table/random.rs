@@ -7,8 +7,8 @@ use steerline_tests::{
         flag::{ACK, FIN, RST, SYN},
         hex_difference,
         scene::{
-            A, ANY, ANY_SERVER, B, DIRECT, DIRECT_A, DIRECT_DNS, DIRECT_DNS_A, DNS, DNS_A, FRONT,
-            ROUTER_MAC, SHARED, SHARED_A, WEB,
+            A, ANY, ANY_SERVER, B, CLIENT, DIRECT, DIRECT_A, DIRECT_DNS, DIRECT_DNS_A, DNS, DNS_A,
+            FRONT, ROUTER_MAC, SHARED, SHARED_A, WEB,
         },
         verdict,
     },
@@ -68,7 +68,7 @@ fn seeds() -> Vec<(Vec<u8>, Port)> {
     ];
     let mut seeds = Vec::new();
     for length in [0, 9, 700] {
-        let ping = Frame::ping((FRONT.1, ROUTER_MAC), [192, 168, 1, 1], WEB.endpoint.0);
+        let ping = Frame::ping((FRONT.1, ROUTER_MAC), CLIENT.0, WEB.endpoint.0);
         seeds.push((ping.payload(length).bytes(), Port::Front));
     }
     for talk in talks {

@@ -9,6 +9,7 @@ use steerline_tests::packets::{
     moves::{because, ends, goes, once, opens, reports, restores},
     now,
     scene::{A, CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DNS, DNS_A, WEB},
+    v4,
 };
 
 /// The client's segment of data from `first` on.
@@ -211,7 +212,7 @@ pub(crate) fn group() -> Group {
             .sends(TALK.begun())
             .send(
                 TALK.server(ACK)
-                    .with(|f| f.source = ([0; 4], 0))
+                    .with(|f| f.source = (v4([0; 4]), 0))
                     .passed(Reason::PassedNoService),
             ),
     ]);

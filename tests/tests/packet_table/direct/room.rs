@@ -4,7 +4,7 @@
 use super::{TALK, fin, in_place_of};
 use lb_common::{reason::Reason, tcp::State};
 use steerline_tests::packets::{
-    Counter, Group, Lab, Row, Step, Talk,
+    Counter, Endpoint, Group, Lab, Row, Step, Talk,
     flag::{ACK, SYN},
     moves::{because, becomes_active, once},
     scene::{CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DIRECT_DNS_B, Server},
@@ -22,7 +22,7 @@ const fn flow(number: u16) -> Talk {
     Talk::new(1_000 + number, DIRECT, server)
 }
 
-const fn client(number: u16) -> ([u8; 4], u16) {
+const fn client(number: u16) -> Endpoint {
     (CLIENT.0, 1_000 + number)
 }
 

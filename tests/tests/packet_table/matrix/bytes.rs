@@ -5,36 +5,46 @@ use lb_common::reason::Reason;
 use steerline_tests::packets::{
     Carried, Frame, Row, Step,
     flag::{ACK, PSH},
-    scene::ROUTER_HOP,
 };
 
-const UDP_LENGTH: usize = 38;
-const DATA_OFFSET: usize = 46;
+/// Behind the IP header.
+const UDP_LENGTH: usize = 4;
+/// The same.
+const DATA_OFFSET: usize = 12;
 const TOTAL_LENGTH: usize = 16;
-/// Frames shorter than this have no addresses.
-const ADDRESSES: usize = 34;
+const PAYLOAD_LENGTH: usize = 18;
 const NO_LENGTH: &str = "TCP has no length";
 
 pub(super) const CASES: &[Case] = &[
     ("cut at every length, the first packet", |c, row| {
-        Ok(cuts(row, &c.talk.request_to_open()))
+        Ok(cuts(row, c, &c.talk.request_to_open()))
     }),
     ("cut at every length, data", |c, row| {
-        Ok(cuts(row.sends(c.talk.begun()), &c.talk.request(11)))
+        Ok(cuts(row.sends(c.talk.begun()), c, &c.talk.request(11)))
     }),
     ("cut at every length, the server's data", |c, row| {
-        Ok(cuts(row.sends(c.talk.begun()), &c.talk.response(11)))
+        Ok(cuts(row.sends(c.talk.begun()), c, &c.talk.response(11)))
     }),
     ("total lengths that lie", |c, row| {
         let row = row.sends(c.talk.begun());
         // Inside the header behind it, and one beyond the frame.
-        let short = if c.is_udp() { 27 } else { 39 };
-        let long = if c.is_udp() { 29 + 8 } else { 41 + 8 };
-        Ok([0, 19, 20, short, long, 65_535]
-            .into_iter()
-            .fold(row, |row, total: u16| {
-                refused(row, c, TOTAL_LENGTH, &total.to_be_bytes())
-            }))
+        let headers = c.headers() as u16;
+        let (short, long) = (headers - 1, headers + 8 + 1);
+        Ok(if c.is_ipv6() {
+            // Without the IP header, so that it cannot end inside of that one;
+            // 0 is a jumbogram's (RFC 2675), or nothing (RFC 8200).
+            [0, 1, short - 40, long - 40, 65_535]
+                .into_iter()
+                .fold(row, |row, length: u16| {
+                    refused(row, c, PAYLOAD_LENGTH, &length.to_be_bytes())
+                })
+        } else {
+            [0, 19, 20, short, long, 65_535]
+                .into_iter()
+                .fold(row, |row, total: u16| {
+                    refused(row, c, TOTAL_LENGTH, &total.to_be_bytes())
+                })
+        })
     }),
     ("a header length that lies", |c, row| {
         let row = row.sends(c.talk.begun());
@@ -42,12 +52,14 @@ pub(super) const CASES: &[Case] = &[
             [0, 7, 17, 65_535]
                 .into_iter()
                 .fold(row, |row, length: u16| {
-                    refused(row, c, UDP_LENGTH, &length.to_be_bytes())
+                    refused(row, c, c.behind_ip() + UDP_LENGTH, &length.to_be_bytes())
                 })
         } else {
             [0x00, 0x40, 0x80, 0xf0]
                 .into_iter()
-                .fold(row, |row, words: u8| refused(row, c, DATA_OFFSET, &[words]))
+                .fold(row, |row, words: u8| {
+                    refused(row, c, c.behind_ip() + DATA_OFFSET, &[words])
+                })
         })
     }),
     ("bytes after the datagram are kept", |c, row| {
@@ -102,7 +114,7 @@ pub(super) const CASES: &[Case] = &[
             .send(padded(c.talk.request(2))))
     }),
     ("exactly the MTU, and one more", |c, row| {
-        let headers = if c.is_udp() { 28 } else { 40 };
+        let headers = c.headers();
         let too_big = |step: Step| {
             if c.is_direct() {
                 step
@@ -115,13 +127,16 @@ pub(super) const CASES: &[Case] = &[
             .sends(c.talk.begun())
             .send(c.talk.request(1_500 - headers))
             .send(c.talk.request(1_501 - headers).dropped(Reason::TooBig))
-            .change(|lab| lab.hop(ROUTER_HOP, |hop| hop.mtu = 1_400))
+            .change(move |lab| lab.hop(c.router_hop(), |hop| hop.mtu = 1_400))
             // The first note of the client's next hop: two frames, see `hops`.
             .send(c.talk.response(1_400 - headers))
             .send(c.talk.response(1_400 - headers))
             .send(too_big(c.talk.response(1_401 - headers))))
     }),
     ("IP options of every length", |c, row| {
+        if c.is_ipv6() {
+            return Err("IPv6 has extension headers instead");
+        }
         let row = row.sends(c.talk.begun());
         Ok((6..=15).fold(row, |row, words: usize| {
             let options = |step: Step| step.with(|f| f.ip_options = vec![1; (words - 5) * 4]);
@@ -186,10 +201,11 @@ pub(super) const CASES: &[Case] = &[
 /// The frame cut at every length that the kernel lets in. Frames of a server
 /// that answers directly are not looked at behind the IP header unless the
 /// service's address makes them ours.
-fn cuts(row: Row, step: &Step) -> Row {
+fn cuts(row: Row, c: Column, step: &Step) -> Row {
     (14..step.length()).fold(row, |row, length| {
         let step = step.clone().cut(length);
-        row.send(if length < ADDRESSES {
+        // Shorter frames have no addresses.
+        row.send(if length < c.behind_ip() {
             step.passed(Reason::PassedMalformed)
         } else {
             step.dropped(Reason::Malformed)

@@ -7,7 +7,7 @@ use steerline_tests::packets::{
     Counter, Lab, Row, Step,
     flag::{ACK, FIN, RST, SYN},
     moves::{because, ends, fails, goes, once, opens, opens_datagram, reports},
-    scene::{CLIENT, Server},
+    scene::Server,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
         };
         Ok(row
             .sends(c.talk.begun())
-            .change(|lab| lab.age(CLIENT, 1))
+            .change(move |lab| lab.age(c.talk.client, 1))
             .send(step)
             .send(c.talk.request(6)))
     }),
@@ -182,11 +182,8 @@ pub(super) const CASES: &[Case] = &[
         })
     }),
     ("no server may take it", |c, row| {
-        let (server, other) = (c.talk.server, c.other.server);
         Ok(row
-            .change(move |lab| {
-                lab.down(&[server, other, steerline_tests::packets::scene::C]);
-            })
+            .change(move |lab| lab.down(&c.servers()))
             .send(c.talk.request_to_open().dropped(Reason::NoBackend)))
     }),
     ("a port that no service has", |c, row| {
@@ -210,7 +207,8 @@ pub(super) const CASES: &[Case] = &[
             .send(c.talk.request_to_open().passed(Reason::PassedNotReady)))
     }),
     ("two flows in turn", |c, row| {
-        let second = c.other.from((CLIENT.0, CLIENT.1 + 1));
+        let (address, port) = c.talk.client;
+        let second = c.other.from((address, port + 1));
         Ok(row
             .sends(c.talk.begun())
             .sends(second.begun())
