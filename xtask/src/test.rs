@@ -17,7 +17,8 @@ use crate::{bpf, host, setup, shell, tidy};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Show the names of the tests instead of running them
+    /// Show the names of the tests, and without FILTER every case of the packet
+    /// table and its matrix, instead of running them
     #[arg(long)]
     list: bool,
     /// Leave out formatting, rules and lints
@@ -47,6 +48,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.list {
         command.arg("--list");
         shell::run(&mut command)?;
+        if options.filters.is_empty() {
+            print!("{}", packet_table(&object)?);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let skips = shell::root().join("target/skipped-tests");
@@ -72,6 +76,20 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The cases of the packet table, which are rows and no tests of their own: a
+/// test of its binary writes them to the file that we name.
+fn packet_table(object: &Path) -> Result<String> {
+    let path = shell::root().join("target/packet-table");
+    let mut command = host::cargo(object);
+    command
+        .args(["test", "--quiet", "--workspace", "--test", "packet_table"])
+        .env("STEERLINE_CASE_LIST", &path);
+    host::locked(&mut command).args(["--", "--exact", "every_case_has_a_name_of_its_own"]);
+    command.stdout(Stdio::null());
+    shell::run(&mut command)?;
+    fs::read_to_string(&path).context("the packet table wrote no list of its cases")
 }
 
 fn lint(object: &Path) -> Result<()> {

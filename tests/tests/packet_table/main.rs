@@ -2,8 +2,8 @@
 //! byte and every counter asserted.
 //!
 //! `cargo test -p steerline-tests --test packet_table -- --nocapture` prints
-//! each row as it runs; the test `every_case_has_a_name_of_its_own` prints them
-//! all without running any.
+//! each row as it runs; `cargo xtask test --list` prints them all without
+//! running any, with the matrix of modes, protocols and families.
 
 mod bulk;
 mod checksums;
@@ -81,11 +81,16 @@ fn run(group: &Group) {
 fn every_case_has_a_name_of_its_own() {
     let cases = cases();
     let mut unique = std::collections::BTreeSet::new();
+    let mut text = String::new();
     for case in &cases {
-        println!("{case}");
         assert!(unique.insert(case), "`{case}` twice");
+        text += &format!("{case}\n");
     }
-    println!("{} cases\n\n{}", cases.len(), matrix::text());
+    text += &format!("{} cases\n\n{}", cases.len(), matrix::text());
+    // What `cargo xtask test --list` prints.
+    if let Some(path) = std::env::var_os("STEERLINE_CASE_LIST") {
+        std::fs::write(path, text).expect("writing the list of cases");
+    }
 }
 
 #[test]
