@@ -78,8 +78,9 @@ pub const fn ticks_between(earlier: u32, later: u32) -> u32 {
 /// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jiffies {
-    /// Jiffies when the monotonic clock stood at zero.
-    pub base: u64,
+    /// What must be added to the nanoseconds of all jiffies, modulo 2^64, to give
+    /// the monotonic clock's.
+    pub offset: u64,
     /// Nanoseconds of one.
     pub nanoseconds: u32,
 }
@@ -104,17 +105,21 @@ impl Jiffies {
         let expected = nanoseconds * frequency / 1_000_000_000;
         let nanoseconds = 1_000_000_000 / frequency;
         (expected.abs_diff(jiffies) <= 2 + jiffies / 50).then_some(Self {
-            base: second
-                .jiffies
-                .wrapping_sub(second.nanoseconds / nanoseconds),
+            offset: second
+                .nanoseconds
+                .wrapping_sub(second.jiffies.wrapping_mul(nanoseconds)),
             nanoseconds: nanoseconds as u32,
         })
     }
 
-    /// The tick of a count of jiffies: within a jiffy that of [`tick_of`].
+    /// The tick of a count of jiffies: that of the coarse monotonic clock.
     #[inline(always)]
-    pub const fn tick(base: u64, nanoseconds: u32, jiffies: u64) -> u32 {
-        tick_of(jiffies.wrapping_sub(base).wrapping_mul(nanoseconds as u64))
+    pub const fn tick(offset: u64, nanoseconds: u32, jiffies: u64) -> u32 {
+        tick_of(
+            jiffies
+                .wrapping_mul(nanoseconds as u64)
+                .wrapping_add(offset),
+        )
     }
 }
 
@@ -169,8 +174,8 @@ pub struct Settings {
     pub layout: u32,
     /// Non-zero while any backend holds a trial credit.
     pub trials: u32,
-    /// See [`Jiffies::base`].
-    pub jiffies_base: u64,
+    /// See [`Jiffies::offset`].
+    pub jiffies_offset: u64,
     /// See [`Jiffies::nanoseconds`].
     pub jiffy_nanoseconds: u32,
     /// Tick of the daemon's last sign of life.
@@ -256,6 +261,23 @@ pub mod forwarding {
     pub const NAT: u8 = 1;
     /// MAC address rewritten; the server answers the client directly.
     pub const DSR: u8 = 2;
+    /// As direct return, in an IP packet of its own to the server (RFC 2003,
+    /// RFC 2473, RFC 4213).
+    pub const IPIP: u8 = 3;
+    /// The same in UDP with a header that says what follows (Generic UDP
+    /// Encapsulation, variant 0: draft-ietf-intarea-gue).
+    pub const GUE: u8 = 4;
+    /// Destination rewritten, and the client's endpoint to one of our own.
+    pub const FULL_NAT: u8 = 5;
+    /// As direct return, to a cache that answers in the destination's place.
+    pub const TRANSPARENT: u8 = 6;
+
+    /// Whether servers answer clients directly: only the client's packets are
+    /// seen.
+    #[inline(always)]
+    pub const fn is_one_sided(forwarding: u8) -> bool {
+        matches!(forwarding, DSR | IPIP | GUE | TRANSPARENT)
+    }
 }
 
 /// What a service measures on each flow, [`Service::measure`].
@@ -390,10 +412,20 @@ pub struct Backend {
     pub port: u16,
     /// Index into the service maps.
     pub service: u16,
-    /// Visible padding, zero.
-    pub padding0: u32,
-    /// Visible padding, zero.
-    pub padding1: [u64; 3],
+    /// See [`forwarding`]; the service's, at hand without it.
+    pub forwarding: u8,
+    /// 4 or 6, of the server's address: in tunnels not always the service's.
+    pub family: u8,
+    /// UDP port of the server's end of the tunnel ([`forwarding::GUE`]).
+    pub tunnel_port: u16,
+    /// Our end of the tunnel.
+    pub tunnel_source: Address,
+    /// So many low bits of `tunnel_source` are chosen by the flow, at most 16:
+    /// receivers spread packets over their queues by addresses.
+    pub tunnel_spread: u32,
+    /// 1: `tunnel_source` is configured; 0: it is what the kernel's route to the
+    /// server prefers. The packet path does not look.
+    pub tunnel_source_fixed: u32,
 }
 
 /// `Backend::relative` of a backend that is the best, or of which nothing is
@@ -533,3 +565,51 @@ mod flows;
 mod sizes;
 #[cfg(feature = "user")]
 mod user;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jiffies_give_the_ticks_of_the_monotonic_clock() {
+        let reading = |jiffies, nanoseconds| ClockReading {
+            jiffies,
+            nanoseconds,
+        };
+        // Jiffies begin five minutes before they pass 2^32 (INITIAL_JIFFIES).
+        for frequency in [100u64, 250, 300, 1_000] {
+            let length = 1_000_000_000 / frequency;
+            let begin = (1u64 << 32) - 300 * frequency;
+            let at = |count: u64| reading(begin + count, 7_000_123 + count * length);
+            for doubt in [0, 1] {
+                let mut second = at(50 + 12 * frequency / 100 + doubt);
+                second.nanoseconds -= doubt * length;
+                let jiffies = Jiffies::from_readings(at(50), second).unwrap();
+                assert_eq!(
+                    u64::from(jiffies.nanoseconds),
+                    length,
+                    "{frequency} {doubt}"
+                );
+                if doubt == 0 {
+                    for count in [0, 51, 1_000_000, 10_000_000_000] {
+                        let now = at(count);
+                        assert_eq!(
+                            Jiffies::tick(jiffies.offset, jiffies.nanoseconds, now.jiffies),
+                            tick_of(now.nanoseconds),
+                            "{frequency} {count}"
+                        );
+                    }
+                }
+            }
+        }
+        let first = reading(10, 1_000_000_000);
+        for (second, why) in [
+            (reading(10, 1_120_000_000), "no jiffy"),
+            (reading(40, 1_000_000_000), "no time"),
+            (reading(9, 1_120_000_000), "backwards"),
+            (reading(5_000, 1_120_000_000), "41 kHz"),
+        ] {
+            assert_eq!(Jiffies::from_readings(first, second), None, "{why}");
+        }
+    }
+}

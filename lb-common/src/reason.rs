@@ -17,6 +17,15 @@ macro_rules! reasons {
             /// Every reason, in the order of its number.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
+            /// The reason of a number; [`Reason::Internal`] of one that has none.
+            #[inline(always)]
+            pub const fn from_number(number: u32) -> Self {
+                match number {
+                    $($number => Self::$variant,)+
+                    _ => Self::Internal,
+                }
+            }
+
             /// The name in `status`, `stats` and metrics.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -92,6 +101,11 @@ reasons! {
     EchoAnswered = 24, "echo_answered", false;
     /// Dropped: the program met a state that its own rules exclude.
     Internal = 25, "internal", true;
+    /// Dropped: the frame has no room in front for the header of a tunnel (XDP
+    /// drivers leave 256 bytes; IPv6 in GUE takes 52).
+    NoHeadroom = 26, "no_headroom", true;
+    /// Dropped: no port of the addresses for `full-nat` is free.
+    PoolExhausted = 27, "pool_exhausted", true;
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use lb_common::abi::{ClockReading, Jiffies, Settings};
 pub(crate) fn tick(settings: &Settings) -> u32 {
     // SAFETY: a helper without arguments.
     let jiffies = unsafe { bpf_jiffies64() };
-    Jiffies::tick(settings.jiffies_base, settings.jiffy_nanoseconds, jiffies)
+    Jiffies::tick(settings.jiffies_offset, settings.jiffy_nanoseconds, jiffies)
 }
 
 /// Both coarse clocks: they advance together.

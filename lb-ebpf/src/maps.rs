@@ -3,6 +3,7 @@
 //! Arrays marked [`MMAPABLE`] are written by the controller in place. Sizes
 //! that depend on the configuration are set by the loader.
 
+use crate::packet::Outer;
 use aya_ebpf::{
     bindings::bpf_fib_lookup as FibLookup,
     btf_maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
@@ -108,6 +109,8 @@ pub(crate) struct Scratch {
     forgotten: Word,
     pub arrival: Arrival,
     pub tick: u32,
+    /// What a packet is put into.
+    pub outer: Outer,
     spilled: Spilled6,
     /// The parameters of a route look-up.
     pub fib: FibLookup,

@@ -8,7 +8,10 @@ use crate::{
     packet::{self, Carried, V4, V6},
     stages::{classify, emit, find, lookup, open, rewrite},
 };
-use aya_ebpf::{bindings::xdp_action, programs::XdpContext};
+use aya_ebpf::{
+    bindings::{xdp_action, xdp_md},
+    programs::XdpContext,
+};
 use lb_common::{
     abi::{Jump, LAYOUT_VERSION, Settings, forwarding},
     reason::Reason,
@@ -30,7 +33,7 @@ pub(crate) fn run_ipv6(ctx: &XdpContext) -> u32 {
 /// The programs behind the tail calls for new flows: the stages that these need,
 /// with a stack of their own.
 #[inline(always)]
-pub(crate) fn new_flow<F: open::Opens + rewrite::Tracks>(ctx: &XdpContext) -> u32 {
+pub(crate) fn new_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> u32 {
     verdict(unknown_flow::<F>(ctx))
 }
 
@@ -106,7 +109,7 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
         find::Flow::ToServer(found) if !open::must_pick_again(&found, &transport) => {
             if rewrite::is_direct(&found) {
                 rewrite::direct::<F>(&found, &transport, tick);
-                return emit::direct(ctx, found.backend(), &ip);
+                return emit::direct(ctx, settings, found.backend(), found.client, &ip);
             }
             let translation = rewrite::to_server(&found, &ip, &transport, tick)?;
             emit::to_server(ctx, found.backend(), &ip, &translation)
@@ -135,24 +138,70 @@ fn ping<F: Family>(ctx: &XdpContext, ours: classify::Ours, ip: &packet::Ip<F>) -
 }
 
 #[inline(always)]
-fn unknown_flow<F: open::Opens + rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
+fn unknown_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> Result<u32, Reason> {
     let settings = maps::settings().ok_or(Reason::PassedNotReady)?;
     let frame = packet::frame(ctx)?;
     let ip = F::parse(ctx, frame.offset)?;
     let transport = packet::transport(ctx, &ip)?;
     let tick = clock::tick(settings);
     let known = lookup::run(&ip, &transport)?;
-    let one_sided = known.service.forwarding == forwarding::DSR;
+    let one_sided = forwarding::is_one_sided(known.service.forwarding);
     if !one_sided {
         // Before anything is opened: no server would hear of a packet whose time
         // to live ends here, and its silence would be charged to the server.
         rewrite::live_on(&ip)?;
     }
     open::run(ctx, settings, known, &ip, &transport, tick)?;
-    let twin = open::opened().ok_or(Reason::Internal)?;
-    if one_sided {
-        return emit::direct(ctx, twin.backend, &ip);
+    match F::send_opened(ctx.ctx) {
+        action @ ..REASONS => Ok(action),
+        reason => Err(Reason::from_number(reason - REASONS)),
     }
+}
+
+/// Sends the packet that opened the flow in the scratch space. What a global
+/// function answers is a number: a verdict, or [`REASONS`] more than a reason's.
+#[inline(always)]
+fn send_opened<F: rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = maps::settings().ok_or(Reason::Internal)?;
+    let frame = packet::frame(ctx)?;
+    let ip = F::parse(ctx, frame.offset)?;
+    let twin = open::opened().ok_or(Reason::Internal)?;
+    if open::is_one_sided() {
+        return emit::direct(ctx, settings, twin.backend, open::client(), &ip);
+    }
+    let transport = packet::transport(ctx, &ip)?;
     let translation = rewrite::opened(&twin, &ip, &transport)?;
     emit::to_server(ctx, twin.backend, &ip, &translation)
 }
+
+/// More than any verdict.
+const REASONS: u32 = 1 << 16;
+
+/// A family's global function [`send_opened`]: with a stack frame that does not
+/// live at the same time as those that open the flow.
+pub(crate) trait Sends: Family {
+    fn send_opened(ctx: *mut xdp_md) -> u32;
+}
+
+macro_rules! sends {
+    ($family:ident, $name:ident) => {
+        impl Sends for $family {
+            #[inline(always)]
+            fn send_opened(ctx: *mut xdp_md) -> u32 {
+                $name(ctx)
+            }
+        }
+
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(ctx: *mut xdp_md) -> u32 {
+            match send_opened::<$family>(&XdpContext::new(ctx)) {
+                Ok(action) => action,
+                Err(reason) => REASONS + reason as u32,
+            }
+        }
+    };
+}
+
+sends!(V4, steerline_send_opened4);
+sends!(V6, steerline_send_opened6);

@@ -18,6 +18,7 @@ mode = "auto"
 flow_table = { ipv4 = 500_000, ipv6 = 0 }
 pin_directory = "/sys/fs/bpf/lb"
 reattach = false
+tunnel_source = ["192.0.2.32/28"]
 
 [control]
 socket = "/run/lb/control.sock"
@@ -32,6 +33,7 @@ forwarding = "nat"
 algorithm = "aca"
 measure = "first-response"
 announce = "none"
+gue_port = 6_081
 sticky = "0s"
 drain_timeout = "90s"
 

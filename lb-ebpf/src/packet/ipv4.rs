@@ -42,6 +42,18 @@ pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V4>, Reason> {
     })
 }
 
+/// The checksum of a header of ten words whose checksum is zero (RFC 791).
+#[inline(always)]
+pub(super) fn header_checksum(words: &[u16; 10]) -> u16 {
+    let mut sum = 0u32;
+    for word in words {
+        sum += *word as u32;
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
 /// Writes the fields of a translation.
 ///
 /// # Errors

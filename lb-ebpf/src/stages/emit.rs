@@ -13,6 +13,7 @@ use aya_ebpf::{
 use lb_common::{
     abi::{Address, Backend, Hop, HopKey, Settings, halves6, hop_flags},
     flow::{self, Found, meta},
+    hash,
     reason::Reason,
 };
 
@@ -35,17 +36,38 @@ pub(crate) fn to_server<F: Family>(
     translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
-    let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
+    let exit = reach(backend.hop, ip.total_length)?.ok_or(Reason::NeighbourUnresolved)?;
     packet::translate(ctx, ip, translation)?;
     send(ctx, backend, ip, &exit)
 }
 
-/// Sends a packet as it is to a backend that answers directly.
+/// Sends a packet as it is to a backend that answers directly, in a packet of its
+/// own where the service's tunnel wants it. `client`: the flow's client word.
 #[inline(always)]
-pub(crate) fn direct<F: Family>(ctx: &XdpContext, backend: u16, ip: &Ip<F>) -> Result<u32, Reason> {
+pub(crate) fn direct<F: Family>(
+    ctx: &XdpContext,
+    settings: &Settings,
+    backend: u16,
+    client: u64,
+    ip: &Ip<F>,
+) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
-    let exit = cached(backend.hop, ip)?.ok_or(Reason::NeighbourUnresolved)?;
-    send(ctx, backend, ip, &exit)
+    let overhead = packet::overhead(backend);
+    let exit =
+        reach(backend.hop, ip.total_length + overhead)?.ok_or(Reason::NeighbourUnresolved)?;
+    if overhead == 0 {
+        return send(ctx, backend, ip, &exit);
+    }
+    if halves6(backend.tunnel_source)[0] == 0 {
+        // The route that tells our end has not been found yet.
+        return Err(Reason::NeighbourUnresolved);
+    }
+    let scratch = maps::scratch().ok_or(Reason::Internal)?;
+    let hash = hash::mix(client, settings.hash_secret);
+    packet::outer(&mut scratch.outer, backend, ip, hash, &exit.macs);
+    packet::encapsulate(ctx)?;
+    maps::count_traffic(backend.service, ip.total_length as u64);
+    leave(ctx, exit.ifindex)
 }
 
 /// Sends a server's packet to the client of its flow.
@@ -59,7 +81,7 @@ pub(crate) fn to_client<F: Family>(
     translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
-    let exit = match cached(meta::hop(found.meta) as u32, ip)? {
+    let exit = match reach(meta::hop(found.meta) as u32, ip.total_length)? {
         Some(exit) => exit,
         None => {
             let (exit, index) = resolve(ctx, settings, found, ip, transport, translation)?;
@@ -82,16 +104,23 @@ fn send<F: Family>(
 ) -> Result<u32, Reason> {
     packet::address(ctx, &exit.macs)?;
     maps::count_traffic(backend.service, ip.total_length as u64);
-    if exit.ifindex == ctx.ingress_ifindex() as u32 {
+    leave(ctx, exit.ifindex)
+}
+
+/// Sends the frame out.
+#[inline(always)]
+fn leave(ctx: &XdpContext, ifindex: u32) -> Result<u32, Reason> {
+    if ifindex == ctx.ingress_ifindex() as u32 {
         return Ok(xdp_action::XDP_TX);
     }
     // SAFETY: a helper with plain arguments.
-    Ok(unsafe { bpf_redirect(exit.ifindex, 0) } as u32)
+    Ok(unsafe { bpf_redirect(ifindex, 0) } as u32)
 }
 
-/// The next hop at an index, if it is resolved. Index 0 is none.
+/// The next hop at an index, if it is resolved, for a packet of so many bytes.
+/// Index 0 is none.
 #[inline(always)]
-fn cached<F: Family>(index: u32, ip: &Ip<F>) -> Result<Option<Exit>, Reason> {
+fn reach(index: u32, length: u32) -> Result<Option<Exit>, Reason> {
     if index == 0 {
         return Ok(None);
     }
@@ -102,7 +131,7 @@ fn cached<F: Family>(index: u32, ip: &Ip<F>) -> Result<Option<Exit>, Reason> {
     if hop.flags & hop_flags::VALID == 0 {
         return Ok(None);
     }
-    if hop.mtu != 0 && ip.total_length > hop.mtu {
+    if hop.mtu != 0 && length > hop.mtu {
         return Err(Reason::TooBig);
     }
     Ok(Some(Exit {

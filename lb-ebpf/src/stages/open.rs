@@ -109,7 +109,7 @@ pub(crate) fn run<F: Opens>(
         sequence: transport.sequence,
         first_response: known.service.measure == measure::FIRST_RESPONSE,
         datagram: transport.is_udp,
-        one_sided: known.service.forwarding == forwarding::DSR,
+        one_sided: forwarding::is_one_sided(known.service.forwarding),
         tick,
         micros: clock::micros(),
         client_mac,
@@ -151,6 +151,18 @@ pub(crate) fn opened() -> Option<Twin> {
         backend: scratch.opening.backend,
         backend_endpoint: scratch.opening.backend_endpoint,
     })
+}
+
+/// Whether its server answers directly.
+#[inline(always)]
+pub(crate) fn is_one_sided() -> bool {
+    maps::scratch().is_some_and(|scratch| scratch.opening.one_sided)
+}
+
+/// The client word of that flow.
+#[inline(always)]
+pub(crate) fn client() -> u64 {
+    maps::scratch().map_or(0, |scratch| scratch.opening.client)
 }
 
 // What an attempt came to. Numbers, since a BPF function returns a scalar.

@@ -25,6 +25,7 @@ pub(super) const DATA_PLANE: Shape = Shape {
         "flow_table",
         "pin_directory",
         "reattach",
+        "tunnel_source",
     ],
     later: &[],
 };
@@ -52,6 +53,7 @@ pub(super) const SERVICE: Shape = Shape {
         "algorithm",
         "measure",
         "announce",
+        "gue_port",
         "sticky",
         "drain_timeout",
         "aca",

@@ -33,7 +33,7 @@ pub use self::memory::{Memory, MemoryLine};
 pub use self::mistakes::{LoadError, Mistake, Mistakes, Warning};
 pub use self::types::{
     Aca, Algorithm, Announce, Backend, Config, Control, DataPlane, FlowTable, Forwarding,
-    InbandHealth, Measure, Mode, Pick, Protocol, Service,
+    InbandHealth, Measure, Mode, Pick, Protocol, Service, TunnelSource,
 };
 
 impl Config {

@@ -14,13 +14,15 @@ use super::mistakes::Collector;
 use super::read_features as features;
 use super::types::{
     Aca, Algorithm, Announce, Control, DataPlane, FlowTable, Forwarding, InbandHealth, Measure,
-    Mode, Protocol,
+    Mode, Protocol, TunnelSource,
 };
 
 /// Flows of a table. The upper bound is 3 GiB of flow table; below the lower
 /// one the spill table would be larger than what it spills from.
 const FLOWS: std::ops::RangeInclusive<u32> = 1_024..=16_777_216;
 const DEFAULT_FLOWS: u32 = 1_000_000;
+/// IANA's port for GUE.
+const GUE_PORT: u16 = 6_080;
 /// See [`FlowTable::ipv6`].
 const DEFAULT_FLOWS6: u32 = 250_000;
 
@@ -54,6 +56,7 @@ pub(super) struct RawService {
     pub(super) algorithm: Algorithm,
     pub(super) measure: Field<Measure>,
     pub(super) announce: Announce,
+    pub(super) gue_port: u16,
     pub(super) drain_timeout: Duration,
     pub(super) aca: Aca,
     pub(super) inband_health: InbandHealth,
@@ -100,6 +103,7 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
         },
         pin_directory: PathBuf::from("/sys/fs/bpf/steerline"),
         reattach: true,
+        tunnel_sources: Vec::new(),
     };
     let Some(section) = section else {
         return data_plane;
@@ -119,7 +123,65 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
     let pins = section.absolute_path("pin_directory", out);
     data_plane.pin_directory = pins.or(data_plane.pin_directory);
     data_plane.reattach = section.boolean("reattach", out).or(true);
+    data_plane.tunnel_sources = read_tunnel_sources(section, out);
     data_plane
+}
+
+/// Addresses or prefixes, one for each family.
+fn read_tunnel_sources(section: &Section<'_>, out: &mut Collector) -> Vec<TunnelSource> {
+    let expected = "an array of addresses or prefixes";
+    let Field::Is(elements, _) = section.array("tunnel_source", expected, out) else {
+        return Vec::new();
+    };
+    let mut sources: Vec<TunnelSource> = Vec::new();
+    for (value, path, at) in elements {
+        let Some(text) = value.as_str() else {
+            out.mistake(at, &path, wrong_type("an address or prefix", value));
+            continue;
+        };
+        match tunnel_source(text) {
+            Ok(source)
+                if sources
+                    .iter()
+                    .any(|s| s.address.is_ipv4() == source.address.is_ipv4()) =>
+            {
+                let message = "one entry for each family of addresses is enough; write a prefix \
+                               for several addresses";
+                out.mistake(at, &path, message);
+            }
+            Ok(source) => sources.push(source),
+            Err(problem) => out.mistake(at, &path, format!("{}: {problem}", quoted(text))),
+        }
+    }
+    sources
+}
+
+fn tunnel_source(text: &str) -> Result<TunnelSource, String> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let address: IpAddr = address
+        .parse()
+        .map_err(|_| "not an IP address or prefix; names are not looked up".to_owned())?;
+    let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let shortest = bits - TunnelSource::MOST_SPREAD;
+    let length = match length.map(str::parse) {
+        None => bits,
+        Some(Ok(length)) if (shortest..=bits).contains(&length) => length,
+        Some(_) => return Err(format!("a prefix has {shortest} to {bits} bits here")),
+    };
+    let host = match address {
+        IpAddr::V4(address) => u32::from(address).trailing_zeros(),
+        IpAddr::V6(address) => u128::from(address).trailing_zeros(),
+    };
+    if host < u32::from(bits - length) {
+        return Err("bits behind the prefix are not zero".to_owned());
+    }
+    if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
+        return Err("not an address of a network's host".to_owned());
+    }
+    Ok(TunnelSource { address, length })
 }
 
 fn read_interfaces(section: &Section<'_>, out: &mut Collector) -> Vec<String> {
@@ -222,6 +284,7 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
     let announce = section
         .choice("announce", Announce::SPELLINGS, out)
         .or(Announce::Address);
+    let gue_port = section.integer("gue_port", 1..=u16::MAX, out).or(GUE_PORT);
     features::sticky(section, out);
     let drain_timeout = section
         .duration("drain_timeout", Duration::ZERO..=DAY, out)
@@ -240,6 +303,7 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
         algorithm,
         measure,
         announce,
+        gue_port,
         drain_timeout,
         aca: features::aca(aca.as_ref(), out),
         inband_health: features::inband_health(inband.value().as_ref(), out),

@@ -129,8 +129,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
     let protocol = protocol_of(&raw)?;
     let measure = measure_of(&raw, protocol, out);
     let forwarding = raw.forwarding;
-    if forwarding == Forwarding::Dsr && protocol == Protocol::Udp && raw.algorithm == Algorithm::Aca
-    {
+    if forwarding.is_direct() && protocol == Protocol::Udp && raw.algorithm == Algorithm::Aca {
         let message = "direct return shows nothing of a UDP server's answers: `aca` has nothing to \
                        measure there and goes by open flows alone";
         out.warning(raw.at, &raw.path, message);
@@ -142,7 +141,9 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         .into_iter()
         .map(|backend| match forwarding {
             Forwarding::Nat => resolve_backend(backend, port, out),
-            Forwarding::Dsr => resolve_direct(backend, port, out),
+            Forwarding::Dsr | Forwarding::Ipip | Forwarding::Gue => {
+                resolve_direct(backend, forwarding, port, out)
+            }
         })
         .collect();
     Some(Service {
@@ -154,6 +155,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         algorithm: raw.algorithm,
         measure: measure?,
         announce: raw.announce,
+        gue_port: raw.gue_port,
         drain_timeout: raw.drain_timeout,
         aca: raw.aca,
         inband_health: raw.inband_health,
@@ -221,14 +223,17 @@ fn backends_apart(service: &RawService, out: &mut Collector) {
 /// service's own port.
 fn resolve_direct(
     raw: RawBackend,
+    forwarding: Forwarding,
     virtual_port: Option<u16>,
     out: &mut Collector,
 ) -> Option<Backend> {
     if let (Field::Is(port, at), Some(service)) = (&raw.port, virtual_port)
         && *port != service
     {
-        let message = "direct return (`forwarding = \"dsr\"`) changes no port: leave `port` out, \
-                       the server listens on the service's";
+        let message = format!(
+            "direct return (`forwarding = \"{forwarding}\"`) changes no port: leave `port` out, \
+             the server listens on the service's"
+        );
         out.mistake(*at, &format!("{}.port", raw.path), message);
         return None;
     }

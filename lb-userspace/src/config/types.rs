@@ -74,6 +74,9 @@ pub struct DataPlane {
     pub pin_directory: PathBuf,
     /// Attach again to an interface that lost the program.
     pub reattach: bool,
+    /// Our ends of tunnels, at most one entry for each family; without one, the
+    /// address that the kernel's route to a server prefers.
+    pub tunnel_sources: Vec<TunnelSource>,
 }
 
 spelled! {
@@ -127,6 +130,8 @@ pub struct Service {
     pub measure: Measure,
     /// Who answers for the VIP on the network.
     pub announce: Announce,
+    /// UDP port of the servers' end of tunnels, 1 to 65535. IANA's for GUE: 6080.
+    pub gue_port: u16,
     /// How long a drained backend's flows may go on, 0 to 24 h.
     pub drain_timeout: Duration,
     /// `[service.aca]`
@@ -156,8 +161,48 @@ spelled! {
         /// Direct return: only the MAC address is rewritten; servers hold the
         /// VIP on a loopback and answer clients themselves.
         Dsr = "dsr",
+        /// Direct return through a tunnel: an IP packet in an IP packet to the
+        /// server, of either family (RFC 2003, RFC 2473, RFC 4213).
+        Ipip = "ipip",
+        /// The same in UDP, by Generic UDP Encapsulation.
+        Gue = "gue",
     }
-    later: ["full-nat", "ipip", "gue", "transparent"]
+    later: ["full-nat", "transparent"]
+}
+
+impl Forwarding {
+    /// Whether servers answer clients themselves.
+    pub const fn is_direct(self) -> bool {
+        match self {
+            Self::Dsr | Self::Ipip | Self::Gue => true,
+            Self::Nat => false,
+        }
+    }
+
+    /// Whether packets travel to the servers inside others.
+    pub const fn is_tunnel(self) -> bool {
+        matches!(self, Self::Ipip | Self::Gue)
+    }
+}
+
+/// Addresses of ours from which tunnels to servers begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunnelSource {
+    /// The first one, with zeros where addresses differ.
+    pub address: IpAddr,
+    /// Bits that all have in common; at most 16 fewer than an address has.
+    pub length: u8,
+}
+
+impl TunnelSource {
+    /// Most low bits in which the addresses may differ.
+    pub const MOST_SPREAD: u8 = 16;
+
+    /// Low bits in which the addresses differ.
+    pub const fn spread(&self) -> u32 {
+        let bits = if self.address.is_ipv4() { 32 } else { 128 };
+        bits - self.length as u32
+    }
 }
 
 spelled! {

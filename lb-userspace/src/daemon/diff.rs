@@ -147,7 +147,7 @@ fn endpoint(backend: &Backend) -> String {
 }
 
 /// Every key of a service but its backends.
-fn keys(service: &Service) -> [(&'static str, String); 17] {
+fn keys(service: &Service) -> Vec<(&'static str, String)> {
     // Taken apart, so that a new key does not compile until it is here.
     let Service {
         name: _,
@@ -158,6 +158,7 @@ fn keys(service: &Service) -> [(&'static str, String); 17] {
         algorithm,
         measure,
         announce,
+        gue_port,
         drain_timeout,
         aca,
         inband_health,
@@ -174,7 +175,7 @@ fn keys(service: &Service) -> [(&'static str, String); 17] {
         short_flow_bytes,
     } = aca;
     let crate::config::InbandHealth { syn_timeout } = inband_health;
-    [
+    vec![
         ("address", address.to_string()),
         ("port", port.to_string()),
         ("protocol", protocol.to_string()),
@@ -182,6 +183,7 @@ fn keys(service: &Service) -> [(&'static str, String); 17] {
         ("algorithm", algorithm.to_string()),
         ("measure", measure.to_string()),
         ("announce", announce.to_string()),
+        ("gue_port", gue_port.to_string()),
         ("drain_timeout", format_duration(*drain_timeout)),
         ("aca.load_step", format_duration(*load_step)),
         ("aca.dynamic_step", dynamic_step.to_string()),

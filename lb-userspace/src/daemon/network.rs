@@ -15,7 +15,8 @@ use crate::{
         Netlink, announce, forwarding,
         hops::{HopCommand, HopSet, HopTable},
         links::{self, Link},
-        neighbours, routes,
+        neighbours,
+        routes::{self, Route},
         watch::{Change, Watch},
     },
     status::Interface,
@@ -29,6 +30,7 @@ use lb_common::{
 use std::{
     collections::BTreeMap,
     mem::offset_of,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 use tokio::io::unix::AsyncFd;
@@ -265,6 +267,7 @@ impl Network {
                             None
                         }
                     };
+                    note_tunnel_source(maps, backend, address, route.as_ref());
                     self.hops
                         .route_resolved(backend, address, route, Instant::now());
                 }
@@ -323,6 +326,29 @@ pub async fn detach(config: &Config) -> Result<bool> {
     pins.check_file_system()?;
     pins.remove()?;
     Ok(true)
+}
+
+/// Tells the packet path our end of the tunnel to a backend, unless it is
+/// configured: the address that the kernel would send from.
+fn note_tunnel_source(maps: &Maps, backend: u32, address: IpAddr, route: Option<&Route>) {
+    let entry = maps.backends.read(backend);
+    if entry.tunnel_source_fixed != 0 {
+        return;
+    }
+    let source = route
+        .and_then(|route| route.source)
+        .filter(|source| source.is_ipv4() == address.is_ipv4());
+    if let Some(source) = source {
+        // A packet that sees half of an IPv6 address sees that there is none: the
+        // upper half comes last.
+        let address = prepare::map_address(source);
+        let (upper, lower) = address.split_at(8);
+        let place = offset_of!(Backend, tunnel_source);
+        for (at, half) in [(8, lower), (0, upper)] {
+            let word: u64 = bytemuck::pod_read_unaligned(half);
+            maps.backends.write_word(backend, place + at, word);
+        }
+    }
 }
 
 /// Hands the pinned maps' next hops to the table.
@@ -412,7 +438,9 @@ pub(crate) async fn findings(config: &Config) -> Vec<Finding> {
                         .interfaces
                         .iter()
                         .any(|listed| listed == name);
-                    if service.forwarding == Forwarding::Dsr {
+                    if service.forwarding.is_tunnel() {
+                        // Any way will do, and answers do not come by it.
+                    } else if service.forwarding == Forwarding::Dsr {
                         // The MAC address is all that is rewritten: it must be
                         // the server's own.
                         if let Some(gateway) = route.gateway {

@@ -230,10 +230,7 @@ pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Resu
                     Measure::SynToSynAck => abi::measure::SYN_TO_SYN_ACK,
                     Measure::FirstResponse => abi::measure::FIRST_RESPONSE,
                 },
-                forwarding: match service.forwarding {
-                    Forwarding::Nat => abi::forwarding::NAT,
-                    Forwarding::Dsr => abi::forwarding::DSR,
-                },
+                forwarding: forwarding(service.forwarding),
                 padding: 0,
                 short_flow_bytes: service.aca.short_flow_bytes,
                 padding1: 0,
@@ -245,22 +242,20 @@ pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Resu
             let address = map_address(backend.address);
             let assigned_backend =
                 books.backend(maps, assigned.index, &backend.name, &address, backend.port)?;
-            if assigned_backend.is_new {
-                maps.backends.write(
-                    assigned_backend.index,
-                    Backend {
-                        flags: backend_flags::PRESENT,
-                        weight: 0,
-                        relative: RELATIVE_ONE,
-                        hop: 0,
-                        address,
-                        port: backend.port,
-                        service: u16::try_from(assigned.index)?,
-                        padding0: 0,
-                        padding1: [0; 3],
-                    },
-                );
-            }
+            let before = if assigned_backend.is_new {
+                Backend {
+                    flags: backend_flags::PRESENT,
+                    relative: RELATIVE_ONE,
+                    address,
+                    port: backend.port,
+                    service: u16::try_from(assigned.index)?,
+                    ..bytemuck::Zeroable::zeroed()
+                }
+            } else {
+                maps.backends.read(assigned_backend.index)
+            };
+            let entry = forward(config, service, backend, before);
+            maps.backends.write(assigned_backend.index, entry);
             backends.push(assigned_backend.index);
         }
         placed.push(Placed {
@@ -269,6 +264,45 @@ pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Resu
         });
     }
     Ok(placed)
+}
+
+/// A backend's entry with all that says how packets reach it.
+fn forward(
+    config: &Config,
+    service: &Service,
+    backend: &crate::config::Backend,
+    before: Backend,
+) -> Backend {
+    let v4 = backend.address.is_ipv4();
+    let configured = config
+        .data_plane
+        .tunnel_sources
+        .iter()
+        .find(|source| source.address.is_ipv4() == v4);
+    let (source, spread, fixed) = match configured {
+        Some(source) => (map_address(source.address), source.spread(), 1),
+        // The daemon learns it with the route.
+        None if before.tunnel_source_fixed == 0 => (before.tunnel_source, 0, 0),
+        None => ([0; 16], 0, 0),
+    };
+    Backend {
+        forwarding: forwarding(service.forwarding),
+        family: family(backend.address),
+        tunnel_port: service.gue_port,
+        tunnel_source: source,
+        tunnel_spread: spread,
+        tunnel_source_fixed: fixed,
+        ..before
+    }
+}
+
+fn forwarding(forwarding: Forwarding) -> u8 {
+    match forwarding {
+        Forwarding::Nat => abi::forwarding::NAT,
+        Forwarding::Dsr => abi::forwarding::DSR,
+        Forwarding::Ipip => abi::forwarding::IPIP,
+        Forwarding::Gue => abi::forwarding::GUE,
+    }
 }
 
 /// Lets new flows come to what was placed and to nothing else. Keys lead to the

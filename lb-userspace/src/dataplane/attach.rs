@@ -213,7 +213,7 @@ impl Loaded {
             )
         })?;
         maps.settings
-            .write_word(0, offset_of!(Settings, jiffies_base), jiffies.base);
+            .write_word(0, offset_of!(Settings, jiffies_offset), jiffies.offset);
         maps.settings.write_word(
             0,
             offset_of!(Settings, jiffy_nanoseconds),

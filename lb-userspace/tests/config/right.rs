@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use steerline::config::{
     Aca, Algorithm, Announce, Backend, Config, Control, DataPlane, FlowTable, Forwarding,
-    InbandHealth, LoadError, Measure, Mode, Pick, Protocol, Service,
+    InbandHealth, LoadError, Measure, Mode, Pick, Protocol, Service, TunnelSource,
 };
 
 use super::{BACKEND, FULL, HEAD, SERVICE, file, good};
@@ -25,6 +25,10 @@ fn full_example() {
             },
             pin_directory: "/sys/fs/bpf/lb".into(),
             reattach: false,
+            tunnel_sources: vec![TunnelSource {
+                address: "192.0.2.32".parse().unwrap(),
+                length: 28,
+            }],
         },
         control: Control {
             socket: "/run/lb/control.sock".into(),
@@ -39,6 +43,7 @@ fn full_example() {
             algorithm: Algorithm::Aca,
             measure: Measure::FirstResponse,
             announce: Announce::None,
+            gue_port: 6_081,
             drain_timeout: Duration::from_secs(90),
             aca: Aca {
                 load_step: Duration::from_millis(5),

@@ -225,8 +225,7 @@ fn write_server(lab: &mut Lab, name: &str, server: Server) {
         address,
         port,
         service: server.service as u16,
-        padding0: 0,
-        padding1: [0; 3],
+        ..bytemuck::Zeroable::zeroed()
     };
     lab.maps.backends.write(server.index.into(), backend);
     lab.maps.live.write(server.index.into(), Live::default());
