@@ -9,7 +9,6 @@ use lb_common::abi::{HopKey, address4};
 use steerline::net::{
     Near, Netlink,
     announce::{self, frames},
-    forwarding::{self, Forwarding},
     links::{self, Link},
     neighbours::{self, NeighbourState},
     packet_socket::PacketSocket,
@@ -22,6 +21,8 @@ use lab::{FAR1_MAC, FAR2_MAC, LAN_MAC, Lab, PATIENCE, WAN, WAN_MAC, inside};
 
 #[path = "net/daemon.rs"]
 mod daemon;
+#[path = "net/forwarding.rs"]
+mod forwarding;
 #[path = "net/lab.rs"]
 mod lab;
 
@@ -110,27 +111,65 @@ fn routes_are_those_of_the_kernel() {
     });
 }
 
+/// The far ends of the cables and a network behind them.
+struct Place {
+    far1: &'static str,
+    far2: &'static str,
+    behind: &'static str,
+    network: &'static str,
+    /// By which a host says that its MAC address changed.
+    notify: &'static str,
+}
+
+const PLACES: [Place; 2] = [
+    Place {
+        far1: "10.9.0.2",
+        far2: "10.8.0.2",
+        behind: "198.51.100.9",
+        network: "198.51.100.0/24",
+        notify: "ipv4/conf/far1/arp_notify",
+    },
+    Place {
+        far1: "fd00:9::2",
+        far2: "fd00:8::2",
+        behind: "2001:db8:9::9",
+        network: "2001:db8:9::/64",
+        notify: "ipv6/conf/far1/ndisc_notify",
+    },
+];
+
+fn hop_key(near: Near) -> HopKey {
+    let (address, family) = match near.address {
+        IpAddr::V4(address) => (address4(address.octets()), 4),
+        IpAddr::V6(address) => (address.octets(), 6),
+    };
+    HopKey {
+        address,
+        ifindex: near.ifindex,
+        family,
+    }
+}
+
 #[test]
 fn a_neighbour_is_resolved_and_its_new_address_followed() {
+    PLACES.iter().for_each(follow_a_neighbour);
+}
+
+fn follow_a_neighbour(place: &Place) {
     let Some(lab) = Lab::new() else { return };
     // The far end says so when its address changes.
     inside(&lab.far_name, || {
-        std::fs::write("/proc/sys/net/ipv4/conf/far1/arp_notify", "1").unwrap();
+        std::fs::write(format!("/proc/sys/net/{}", place.notify), "1").unwrap();
     });
     lab.run(|| async {
         let mut daemon = Daemon::start().await;
         let ifindex = index(&daemon.netlink, WAN).await;
         let near = Near {
             ifindex,
-            address: addr("10.9.0.2"),
+            address: addr(place.far1),
         };
         daemon.table.want_backend(1, near.address, Instant::now());
-        let address = address4([10, 9, 0, 2]);
-        let wanted = HopKey {
-            address,
-            ifindex,
-            family: 4,
-        };
+        let wanted = hop_key(near);
         daemon.table.want(wanted, Instant::now());
         daemon
             .until(|d| d.backend_mac(1).is_some() && !d.hop_index.is_empty())
@@ -162,6 +201,8 @@ fn a_neighbour_is_resolved_and_its_new_address_followed() {
         lab.near(&format!("link set {WAN} down"));
         daemon.until(|d| d.backend_hop(1).is_none()).await;
         lab.near(&format!("link set {WAN} up"));
+        // With the link went its IPv6 addresses.
+        lab.near(&format!("address replace fd00:9::1/64 nodad dev {WAN}"));
         daemon.until(|d| d.backend_mac(1) == Some(moved)).await;
 
         // The far end answers so fast that only the count tells.
@@ -175,18 +216,25 @@ fn a_neighbour_is_resolved_and_its_new_address_followed() {
 
 #[test]
 fn a_changed_route_is_followed() {
+    PLACES.iter().for_each(follow_a_route);
+}
+
+fn follow_a_route(place: &Place) {
     let Some(lab) = Lab::new() else { return };
-    lab.near("route add 198.51.100.0/24 via 10.9.0.2");
+    lab.near(&format!("route add {} via {}", place.network, place.far1));
     lab.run(|| async {
         let mut daemon = Daemon::start().await;
         let lan = index(&daemon.netlink, "lan").await;
         daemon
             .table
-            .want_backend(1, addr("198.51.100.9"), Instant::now());
+            .want_backend(1, addr(place.behind), Instant::now());
         daemon.until(|d| d.backend_mac(1) == Some(FAR1_MAC)).await;
         let (before, asked) = (daemon.backend_hops[&1], daemon.routes_asked);
 
-        lab.near("route replace 198.51.100.0/24 via 10.8.0.2");
+        lab.near(&format!(
+            "route replace {} via {}",
+            place.network, place.far2
+        ));
         daemon.until(|d| d.backend_mac(1) == Some(FAR2_MAC)).await;
         let hop = daemon.backend_hop(1).unwrap();
         assert_eq!((hop.ifindex, hop.source), (lan, LAN_MAC));
@@ -194,7 +242,7 @@ fn a_changed_route_is_followed() {
         assert!(daemon.routes_asked > asked);
         assert_eq!(daemon.hops[&before].flags, 0);
 
-        lab.near("route delete 198.51.100.0/24");
+        lab.near(&format!("route delete {}", place.network));
         daemon.until(|d| d.backend_hops[&1] == 0).await;
     });
 }
@@ -337,6 +385,18 @@ fn an_address_is_announced_and_withdrawn() {
             .await
             .unwrap();
         placed.send().unwrap();
+        // It is there at once, and nothing of this host's own comes from it.
+        let own = own_address(&lab, "fd00:9::50");
+        assert!(
+            own.contains("valid_lft forever preferred_lft 0sec"),
+            "{own}"
+        );
+        assert!(
+            own.contains("deprecated") && !own.contains("tentative"),
+            "{own}"
+        );
+        let route = routes::route_to(handle, addr("fd00:9::2")).await.unwrap();
+        assert_eq!(route.source, Some(addr("fd00:9::1")));
         let address = "fd00:9::50".parse().unwrap();
         expect_frame(&ipv6, &frames::advertisement(WAN_MAC, address));
 
@@ -344,6 +404,8 @@ fn an_address_is_announced_and_withdrawn() {
             ("10.9.0.50", true),
             ("10.9.0.50", false),
             ("10.9.0.60", false),
+            ("fd00:9::50", true),
+            ("fd00:9::50", false),
         ];
         for (address, removed) in rows {
             let withdrawn = announce::withdraw(handle, addr(address)).await.unwrap();
@@ -352,10 +414,19 @@ fn an_address_is_announced_and_withdrawn() {
         let left = announce::addresses(handle).await.unwrap();
         let has = |address| left.iter().any(|own| own.address == addr(address));
         assert!(
-            !has("10.9.0.50") && has("10.9.0.60") && has("fd00:9::50"),
+            !has("10.9.0.50") && has("10.9.0.60") && !has("fd00:9::50"),
             "{left:?}"
         );
     });
+}
+
+/// What `ip` says of an address in the near namespace.
+fn own_address(lab: &Lab, address: &str) -> String {
+    let output = std::process::Command::new("ip")
+        .args(["-n", &lab.near_name, "address", "show", "to", address])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Waits for a frame of these bytes; others may come in between.
@@ -370,27 +441,4 @@ fn expect_frame(socket: &PacketSocket, expected: &[u8]) {
             return;
         }
     }
-}
-
-#[test]
-fn forwarding_is_switched_on_per_interface() {
-    let Some(lab) = Lab::new() else { return };
-    lab.run(|| async {
-        let value = |name: &str| {
-            std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/forwarding")).unwrap()
-        };
-        for name in [WAN, "lan"] {
-            std::fs::write(format!("/proc/sys/net/ipv4/conf/{name}/forwarding"), "0").unwrap();
-        }
-        assert_eq!(forwarding::ensure(WAN).unwrap(), Forwarding::Changed);
-        assert_eq!(forwarding::ensure(WAN).unwrap(), Forwarding::Already);
-        assert_eq!((value(WAN).trim(), value("lan").trim()), ("1", "0"));
-        let error = forwarding::ensure("wan0").unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("/proc/sys/net/ipv4/conf/wan0/forwarding"),
-            "{error}"
-        );
-    });
 }

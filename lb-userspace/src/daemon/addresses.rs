@@ -1,12 +1,15 @@
 //! The daemon's own addresses: VIPs that it puts on interfaces, announces, and
 //! takes off again.
 
-use super::{network::Network, prepare};
+use super::{
+    network::{Network, let_forward},
+    prepare,
+};
 use crate::{
     config::{Announce, Config},
     dataplane::Maps,
     net::{
-        Netlink, announce, forwarding,
+        Netlink, announce,
         links::{self, Link},
     },
 };
@@ -43,13 +46,17 @@ impl Network {
     }
 
     /// Puts addresses that `config` wants and that are on no interface yet on
-    /// one. Tells nobody. Either all or, after an error, none.
+    /// one, and has the interfaces forward their families. Tells nobody. Either
+    /// all addresses or, after an error, none.
     pub(crate) async fn place_addresses(
         &mut self,
         config: &Config,
     ) -> Result<Vec<announce::Announcement>> {
         let mut placed: Vec<announce::Announcement> = Vec::new();
         let ours = self.listed(config).await?;
+        for link in &ours {
+            let_forward(&link.name, config)?;
+        }
         for address in announced(config) {
             if self
                 .announcements
@@ -124,7 +131,7 @@ impl Network {
     /// An interface that was made anew: lets it forward, and puts addresses back
     /// that were lost with it.
     pub(crate) async fn restore(&mut self, interface: &str, config: &Config) -> Result<()> {
-        forwarding::ensure(interface)?;
+        let_forward(interface, config)?;
         self.announcements.clear();
         self.announce(config).await
     }

@@ -182,7 +182,7 @@ impl Daemon {
             saved.learned.as_ref(),
             clock::micros(),
         );
-        let network = Network::start(&maps, &plan, watch, netlink).await?;
+        let network = Network::start(&maps, &plan, &config, watch, netlink).await?;
         let mut daemon = Self {
             publisher: Publisher::new(&maps),
             sweeper: Sweeper::new(&maps),

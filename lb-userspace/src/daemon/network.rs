@@ -7,12 +7,13 @@ use super::{
 };
 use crate::{
     config::{
-        Config, Forwarding,
+        self, Config, Service,
         check::{Finding, Severity},
     },
     dataplane::{Attached, Maps, Pass, Pins},
     net::{
-        Netlink, announce, forwarding,
+        Family, Netlink, announce,
+        forwarding::{self, Forwarding},
         hops::{HopCommand, HopSet, HopTable},
         links::{self, Link},
         neighbours,
@@ -58,18 +59,12 @@ impl Network {
     pub(crate) async fn start(
         maps: &Maps,
         plan: &Plan,
+        config: &Config,
         watch: Watch,
         netlink: Netlink,
     ) -> Result<Self> {
         for link in &plan.links {
-            match forwarding::ensure(&link.name)? {
-                forwarding::Forwarding::Changed => tracing::info!(
-                    "{}: IPv4 forwarding switched on; the kernel answers route look-ups of the \
-                     packet path only then",
-                    link.name
-                ),
-                forwarding::Forwarding::Already => {}
-            }
+            let_forward(&link.name, config)?;
         }
         let mut hops = HopTable::new();
         let now = Instant::now();
@@ -312,6 +307,28 @@ impl Network {
     }
 }
 
+/// Has an interface forward the families of the services that are configured.
+/// IPv4 always: it was so before there was another, and pinned maps may have
+/// flows of services that are not configured any more.
+pub(super) fn let_forward(interface: &str, config: &Config) -> Result<()> {
+    let is_ipv6 = |service: &Service| service.address.is_ipv6();
+    let six = config.services.iter().any(is_ipv6).then_some(Family::V6);
+    for family in [Family::V4].into_iter().chain(six) {
+        let also = match forwarding::ensure(interface, family)? {
+            Forwarding::Already => continue,
+            Forwarding::Changed => "",
+            Forwarding::ChangedListening => {
+                "; it goes on taking router advertisements (accept_ra is 2)"
+            }
+        };
+        tracing::info!(
+            "{interface}: {family} forwarding switched on, without which the kernel answers no \
+             route look-ups of the packet path{also}"
+        );
+    }
+    Ok(())
+}
+
 /// `detach` without a daemon: takes addresses and program off.
 ///
 /// # Errors
@@ -426,6 +443,8 @@ pub(crate) async fn findings(config: &Config) -> Vec<Finding> {
             return findings;
         }
     };
+    let addresses = announce::addresses(netlink.handle()).await;
+    let addresses = addresses.unwrap_or_default();
     for service in &config.services {
         for backend in &service.backends {
             let subject = format!("{}/{}", service.name, backend.name);
@@ -433,6 +452,20 @@ pub(crate) async fn findings(config: &Config) -> Vec<Finding> {
                 Ok(route) => {
                     let exit = links.iter().find(|link| link.index == route.ifindex);
                     let name = exit.map_or("?", |link| link.name.as_str());
+                    if backend.address.is_ipv6()
+                        && !announce::has_link_local(&addresses, route.ifindex)
+                    {
+                        failure(
+                            &subject,
+                            format!(
+                                "{name} has no IPv6 link-local address, from which the kernel \
+                                 asks for neighbours: {} cannot be found. Set \
+                                 net.ipv6.conf.{name}.addr_gen_mode to 0, or give it an address \
+                                 of fe80::/64",
+                                backend.address
+                            ),
+                        );
+                    }
                     let listed = config
                         .data_plane
                         .interfaces
@@ -440,7 +473,7 @@ pub(crate) async fn findings(config: &Config) -> Vec<Finding> {
                         .any(|listed| listed == name);
                     if service.forwarding.is_tunnel() {
                         // Any way will do, and answers do not come by it.
-                    } else if service.forwarding == Forwarding::Dsr {
+                    } else if service.forwarding == config::Forwarding::Dsr {
                         // The MAC address is all that is rewritten: it must be
                         // the server's own.
                         if let Some(gateway) = route.gateway {

@@ -7,6 +7,10 @@
 //! are resolved and re-probed by the kernel on its own. Where that is refused,
 //! `NTF_USE` resolves once and has to be repeated, which
 //! [`super::hops::HopTable`] does anyway.
+//!
+//! In IPv6 the kernel asks for a neighbour that no packet of its own waits for
+//! from the interface's link-local address, and without one it does not ask
+//! (`ndisc_ns_create`): see [`super::announce::has_link_local`].
 
 use std::net::IpAddr;
 
@@ -23,7 +27,7 @@ use rtnetlink::{
     packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload},
 };
 
-use super::{Mac, Near, errno, usable_mac};
+use super::{Family, Mac, Near, errno, usable_mac};
 
 pub use netlink_packet_route::neighbour::NeighbourState;
 
@@ -50,7 +54,10 @@ pub struct Neighbour {
 /// When netlink fails.
 pub async fn find(handle: &Handle, near: Near) -> anyhow::Result<Option<Neighbour>> {
     let mut message = NeighbourMessage::default();
-    message.header.family = family(near.address);
+    message.header.family = match Family::of(near.address) {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
     message.header.ifindex = near.ifindex;
     message
         .attributes
@@ -211,12 +218,5 @@ fn valid(state: NeighbourState) -> bool {
         | NeighbourState::Permanent => true,
         NeighbourState::None | NeighbourState::Incomplete | NeighbourState::Failed => false,
         _ => false,
-    }
-}
-
-fn family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
     }
 }

@@ -1,6 +1,6 @@
 //! Two network namespaces joined by two cables. Near ends: [`WAN`]
-//! (10.9.0.1/24, fd00:9::1/64) and `lan` (10.8.0.1/24). Far ends: `far1`
-//! (10.9.0.2) and `far2` (10.8.0.2).
+//! (10.9.0.1/24, fd00:9::1/64) and `lan` (10.8.0.1/24, fd00:8::1/64). Far ends:
+//! `far1` (10.9.0.2, fd00:9::2) and `far2` (10.8.0.2, fd00:8::2).
 
 use std::{
     fs::File,
@@ -58,11 +58,19 @@ impl Lab {
             "link add lan netns {near} address 02:00:00:00:02:01 type veth \
              peer name far2 netns {far} address 02:00:00:00:02:02"
         ));
-        lab.near(&format!("address add 10.9.0.1/24 dev {WAN}"));
-        lab.near(&format!("address add fd00:9::1/64 nodad dev {WAN}"));
-        lab.near("address add 10.8.0.1/24 dev lan");
-        lab.far("address add 10.9.0.2/24 dev far1");
-        lab.far("address add 10.8.0.2/24 dev far2");
+        for (namespace, link) in [(near, WAN), (near, "lan"), (far, "far1"), (far, "far2")] {
+            // Duplicate detection would keep link-local addresses from being
+            // used for a second.
+            inside(namespace, || {
+                std::fs::write(format!("/proc/sys/net/ipv6/conf/{link}/accept_dad"), "0").unwrap();
+            });
+        }
+        for (cable, near, far) in [(9, WAN, "far1"), (8, "lan", "far2")] {
+            lab.near(&format!("address add 10.{cable}.0.1/24 dev {near}"));
+            lab.near(&format!("address add fd00:{cable}::1/64 nodad dev {near}"));
+            lab.far(&format!("address add 10.{cable}.0.2/24 dev {far}"));
+            lab.far(&format!("address add fd00:{cable}::2/64 nodad dev {far}"));
+        }
         for link in ["lo", WAN, "lan"] {
             lab.near(&format!("link set {link} up"));
         }

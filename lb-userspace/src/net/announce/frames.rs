@@ -43,7 +43,9 @@ pub fn gratuitous_arp(form: ArpForm, mac: Mac, address: Ipv4Addr) -> [u8; ARP_FR
 }
 
 /// A frame to all nodes by which `mac` claims `address`: an unsolicited
-/// neighbour advertisement with the override flag (RFC 4861 section 7.2.6).
+/// neighbour advertisement (RFC 4861 section 7.2.6). With the override flag, so
+/// that those who know another MAC address of it take this one; without the
+/// solicited flag, which would say that it is the answer to a question.
 pub fn advertisement(mac: Mac, address: Ipv6Addr) -> [u8; ADVERTISEMENT_FRAME] {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     // Router and override: the balancer forwards, so hosts must not take it out
@@ -106,10 +108,23 @@ mod tests {
     }
 
     #[test]
-    fn advertisement_checks() {
-        let frame = advertisement(MAC, "2001:db8::10".parse().unwrap());
-        assert_eq!(frame[54..56], [136, 0]);
-        assert_eq!(frame[58], 0xa0);
+    fn advertisement_bytes() {
+        let address = "2001:db8::10".parse::<std::net::Ipv6Addr>().unwrap();
+        let frame = advertisement(MAC, address);
+        let mut expected = vec![0x33, 0x33, 0, 0, 0, 1];
+        expected.extend(MAC);
+        expected.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]);
+        expected.extend(address.octets());
+        // All nodes, ff02::1.
+        expected.extend([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        expected.extend([136, 0]);
+        expected.extend(&frame[56..58]);
+        // Router and override, not solicited.
+        expected.extend([0xa0, 0, 0, 0]);
+        expected.extend(address.octets());
+        expected.extend([2, 1]);
+        expected.extend(MAC);
+        assert_eq!(frame.as_slice(), expected);
         // With its checksum in place the pseudo-header and message sum to ones.
         let mut sum: u32 = 32 + 58;
         for pair in frame[22..].chunks_exact(2) {

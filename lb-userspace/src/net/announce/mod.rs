@@ -10,8 +10,9 @@ use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context as _, bail};
 use futures::TryStreamExt as _;
-use netlink_packet_route::address::{
-    AddressAttribute, AddressFlags, AddressMessage, AddressProtocol,
+use netlink_packet_route::{
+    AddressFamily,
+    address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, CacheInfo},
 };
 use rtnetlink::{AddressMessageBuilder, Handle};
 
@@ -23,8 +24,12 @@ pub mod frames;
 /// own; `ip address show proto 0x53` lists ours.
 pub const MARK: u8 = 0x53;
 
+/// A lifetime without an end (`INFINITY_LIFE_TIME` of the kernel).
+const FOREVER: u32 = u32::MAX;
+
 /// An announcement is repeated once after this (RFC 5227 section 1.1,
-/// `ANNOUNCE_NUM` and `ANNOUNCE_INTERVAL`).
+/// `ANNOUNCE_NUM` and `ANNOUNCE_INTERVAL`; RFC 4861 section 7.2.6 allows three,
+/// a second apart or more).
 pub const REPEAT: Duration = Duration::from_secs(2);
 
 /// An address on an interface.
@@ -230,12 +235,33 @@ impl Marked for rtnetlink::AddressAddRequest {
     /// Adds the address with our mark, and at once: duplicate detection would
     /// keep an IPv6 address unusable for a second, and the address may well be
     /// in use where it is taken over from.
+    ///
+    /// An IPv6 address is deprecated from the beginning (RFC 4862, section
+    /// 5.5.4): it answers, and this host's own connections do not come from it
+    /// (RFC 6724, rule 3), whose answers would be taken for a client's. In IPv4
+    /// a /32 is not chosen as long as the subnet's own address is there.
     async fn marked(mut self) -> Result<(), rtnetlink::Error> {
-        let attributes = &mut self.message_mut().attributes;
+        let message = self.message_mut();
+        let attributes = &mut message.attributes;
         attributes.push(AddressAttribute::Protocol(AddressProtocol::Other(MARK)));
         attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        if message.header.family == AddressFamily::Inet6 {
+            let mut lifetimes = CacheInfo::default();
+            lifetimes.ifa_preferred = 0;
+            lifetimes.ifa_valid = FOREVER;
+            attributes.push(AddressAttribute::CacheInfo(lifetimes));
+        }
         self.execute().await
     }
+}
+
+/// Whether an interface has an IPv6 link-local address, which the kernel needs
+/// to ask for neighbours there.
+pub fn has_link_local(addresses: &[InterfaceAddress], ifindex: u32) -> bool {
+    addresses.iter().any(|own| {
+        let is_local = matches!(own.address, IpAddr::V6(a) if a.is_unicast_link_local());
+        own.ifindex == ifindex && is_local
+    })
 }
 
 fn host_length(address: IpAddr) -> u8 {
