@@ -5,5 +5,8 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod dataplane;
+mod family;
 pub mod net;
 pub mod status;
+
+pub use family::Family;

@@ -6,13 +6,14 @@ use super::{
     prepare::{self, Plan},
 };
 use crate::{
+    Family,
     config::{
         self, Config, Service,
         check::{Finding, Severity},
     },
     dataplane::{Attached, Maps, Pass, Pins},
     net::{
-        Family, Netlink, announce,
+        Netlink, announce,
         forwarding::{self, Forwarding},
         hops::{HopCommand, HopSet, HopTable},
         links::{self, Link},

@@ -1,42 +1,13 @@
 //! The flow tables of both families as one: for those who go over all flows.
 
 use super::Maps;
+use crate::Family;
 use anyhow::Result;
 use aya::maps::MapError;
 use lb_common::{
     abi::{Ends, SpillKey, Spilled4, Spilled6},
     flow::{Bucket, ColdWays, WideBucket},
 };
-
-/// A family of IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both, in the order in which tables are gone over.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// 4 or 6, as the maps have it.
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::V4 => 4,
-            Self::V6 => 6,
-        }
-    }
-
-    /// `ipv4` or `ipv6`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "ipv4",
-            Self::V6 => "ipv6",
-        }
-    }
-}
 
 /// A spill entry of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

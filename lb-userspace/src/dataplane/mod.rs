@@ -22,7 +22,7 @@ mod tables;
 pub use attach::{Attached, Hook, HookState, Loaded, Mode};
 pub(crate) use books::decode as decode_name;
 pub use books::{Assigned, Books};
-pub use flow_tables::{AnyBucket, Family, SpillId};
+pub use flow_tables::{AnyBucket, SpillId};
 pub use mapped::Mapped;
 pub use maps::Maps;
 pub use pins::{PinError, PinState, Pins, Sizes};

@@ -16,7 +16,7 @@ use std::{fs, io, path::PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::Family;
+use crate::Family;
 
 /// What [`ensure()`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,11 +137,9 @@ fn sysctl(interface: &str, family: Family, setting: &str) -> anyhow::Result<Path
     if matches!(interface, "all" | "default") {
         bail!("{interface:?} names the settings of other interfaces; name the interface itself");
     }
-    let directory = match family {
-        Family::V4 => "/proc/sys/net/ipv4/conf",
-        Family::V6 => "/proc/sys/net/ipv6/conf",
-    };
-    Ok([directory, interface, setting].iter().collect())
+    Ok(["/proc/sys/net", family.name(), "conf", interface, setting]
+        .iter()
+        .collect())
 }
 
 #[cfg(test)]
@@ -162,7 +160,8 @@ mod tests {
             ("all", None),
             ("default", None),
         ];
-        for (family, directory) in [(Family::V4, "ipv4"), (Family::V6, "ipv6")] {
+        for family in Family::ALL {
+            let directory = family.name();
             for (interface, expected) in rows {
                 let path = sysctl(interface, family, "forwarding").ok();
                 let expected = expected.map(|end| format!("/proc/sys/net/{directory}/conf/{end}"));

@@ -27,7 +27,9 @@ use rtnetlink::{
     packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload},
 };
 
-use super::{Family, Mac, Near, errno, usable_mac};
+use crate::Family;
+
+use super::{Mac, Near, errno, usable_mac};
 
 pub use netlink_packet_route::neighbour::NeighbourState;
 

@@ -5,7 +5,10 @@
 //! that opened or ended meanwhile may be missing, and none is shown twice
 //! unless it moved.
 
-use crate::dataplane::{AnyBucket, Family, Maps, decode_name};
+use crate::{
+    Family,
+    dataplane::{AnyBucket, Maps, decode_name},
+};
 use comfy_table::{Table, presets};
 use lb_common::{
     abi::{Address, Ends, TICK_SHIFT, WAYS, address6, name_state, ticks_between},

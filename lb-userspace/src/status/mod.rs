@@ -9,10 +9,7 @@ pub use flows::{Filter, Flow, Flows, UnknownService, read as read_flows, render 
 pub use render::render;
 pub use stats::{Stats, read as read_stats, render as render_stats};
 
-use crate::{
-    config::Config,
-    dataplane::{Family, Maps},
-};
+use crate::{Family, config::Config, dataplane::Maps};
 use anyhow::{Context as _, Result};
 use lb_common::{
     abi::Live,

@@ -2,12 +2,15 @@
 
 use std::net::Ipv6Addr;
 
-use steerline::net::{
-    Family, Mac, Netlink,
-    forwarding::{self, Forwarding},
-    packet_socket::PacketSocket,
-    routes,
-    watch::Watch,
+use steerline::{
+    Family,
+    net::{
+        Mac, Netlink,
+        forwarding::{self, Forwarding},
+        packet_socket::PacketSocket,
+        routes,
+        watch::Watch,
+    },
 };
 
 use super::addr;
@@ -17,7 +20,8 @@ use super::lab::{FAR1_MAC, FAR2_MAC, Lab, WAN, inside};
 fn forwarding_is_switched_on_per_interface() {
     let Some(lab) = Lab::new() else { return };
     lab.run(|| async {
-        for (family, directory) in [(Family::V4, "ipv4"), (Family::V6, "ipv6")] {
+        for family in Family::ALL {
+            let directory = family.name();
             let path = |name: &str| format!("/proc/sys/net/{directory}/conf/{name}/forwarding");
             let value = |name: &str| std::fs::read_to_string(path(name)).unwrap();
             for name in [WAN, "lan"] {
