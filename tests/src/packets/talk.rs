@@ -46,6 +46,16 @@ impl Talk {
         Self::new(port, scene::WEB, server)
     }
 
+    /// The same conversation in a family.
+    pub const fn in_family(self, family: Family) -> Self {
+        Self {
+            client: (family.counterpart(self.client.0), self.client.1),
+            vip: (family.counterpart(self.vip.0), self.vip.1),
+            server: self.server.in_family(family),
+            ..self
+        }
+    }
+
     /// The same with another client.
     pub const fn from(self, client: Endpoint) -> Self {
         Self { client, ..self }

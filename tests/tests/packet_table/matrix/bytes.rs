@@ -3,7 +3,7 @@
 use super::{Case, Cell, Column};
 use lb_common::reason::Reason;
 use steerline_tests::packets::{
-    Carried, Frame, Row, Step,
+    Carried, Extension, Frame, Lab, Row, Step, Tag,
     flag::{ACK, PSH},
 };
 
@@ -144,6 +144,51 @@ pub(super) const CASES: &[Case] = &[
                 .send(options(c.talk.response(13)))
         }))
     }),
+    ("extension headers, one and several", |c, row| {
+        if !c.is_ipv6() {
+            return Err("IPv4 has options instead");
+        }
+        let row = row.from("RFC 8200 section 4; RFC 6946 for a packet in one fragment");
+        Ok(headers()
+            .into_iter()
+            .fold(row.sends(c.talk.begun()), |row, headers| {
+                let extended = |step: Step| step.with(|f| f.extensions = headers.clone());
+                row.send(extended(c.talk.request(13)))
+                    .send(extended(c.talk.response(13)))
+            }))
+    }),
+    ("an extension header on the first packet", |c, row| {
+        if !c.is_ipv6() {
+            return Err("IPv4 has options instead");
+        }
+        let extended = |step: Step| {
+            step.with(|f| f.extensions = vec![Extension::padding(Extension::DESTINATION, 3)])
+        };
+        Ok(row.sends(c.talk.begun().into_iter().map(extended)))
+    }),
+    ("one VLAN tag, and two", |c, row| {
+        let tags = [
+            vec![Tag::customer(42)],
+            vec![Tag::provider(7), Tag::customer(42)],
+            vec![Tag::customer(7), Tag::customer(42)],
+        ];
+        let tagged = |step: Step, tags: &[Tag]| step.with(|f| f.tags = tags.to_vec());
+        Ok(tags.iter().fold(row, |row, tags| {
+            let steps = [c.talk.request(13), c.talk.response(13)];
+            let change = |lab: &mut Lab| lab.reset();
+            row.change(change)
+                .sends(c.talk.begun().into_iter().map(|step| tagged(step, tags)))
+                .sends(steps.map(|step| tagged(step, tags)))
+        }))
+    }),
+    ("a tagged packet of an untagged flow", |c, row| {
+        let tagged = |step: Step| step.with(|f| f.tags = vec![Tag::customer(42)]);
+        Ok(row
+            .sends(c.talk.begun())
+            .send(tagged(c.talk.request(13)))
+            .send(tagged(c.talk.response(13)))
+            .send(c.talk.request(13)))
+    }),
     ("a time to live of 1", |c, row| {
         let last = |step: Step| step.with(|f| f.ttl = 1);
         let ends = |step: Step| {
@@ -211,6 +256,20 @@ fn cuts(row: Row, c: Column, step: &Step) -> Row {
             step.dropped(Reason::Malformed)
         })
     })
+}
+
+/// Extension headers of every kind, and as many as are read.
+fn headers() -> Vec<Vec<Extension>> {
+    let padding = Extension::padding;
+    vec![
+        vec![padding(Extension::HOP_BY_HOP, 1)],
+        vec![padding(Extension::DESTINATION, 1)],
+        vec![padding(Extension::DESTINATION, 16)],
+        vec![Extension::routing()],
+        vec![Extension::fragment()],
+        vec![padding(Extension::HOP_BY_HOP, 1), Extension::fragment()],
+        vec![padding(Extension::DESTINATION, 1); 6],
+    ]
 }
 
 /// Eight bytes in both directions with bytes that contradict the frame.
