@@ -266,7 +266,7 @@ backup = true
         "14:18 aca.load_threshold: expected an integer, found the string \"99\"",
         "16:1 service[0].backend[0].name: `name` is missing",
         "18:1 unknown key `wieght`; did you mean `weight`?",
-        "22:11 backend[1].address: \"fe80::1\": IPv6 is not available",
+        "22:11 backend[1].address: \"fe80::1\": this is a link-local address",
         "23:10 backend[1].backup: `backup = true` is not available",
     ];
     assert_eq!(expected.len(), 12);

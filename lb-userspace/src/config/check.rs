@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use super::memory::Memory;
 use super::mistakes::Warning;
-use super::types::{Algorithm, Announce, Config, Forwarding, Measure, Pick, Protocol};
+use super::types::{Algorithm, Announce, Config, FlowTable, Forwarding, Measure, Pick, Protocol};
 
 /// The whole report. Displays as `check` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CheckReport {
     /// Services in file order.
     pub services: Vec<CheckedService>,
-    /// Live IPv4 flows guaranteed.
-    pub flow_capacity: u32,
+    /// Live flows guaranteed.
+    pub flow_table: FlowTable,
     /// Kernel memory of the maps.
     pub memory: Memory,
     /// What the file probably does not mean.
@@ -129,7 +129,7 @@ pub fn report(
     });
     CheckReport {
         services: services.collect(),
-        flow_capacity: config.data_plane.flow_table.ipv4,
+        flow_table: config.data_plane.flow_table,
         memory: config.memory(cpus),
         warnings,
         findings,
@@ -171,10 +171,13 @@ impl fmt::Display for CheckReport {
                 .iter()
                 .map(|backend| backend.name.chars().count());
             let width = widest.max().unwrap_or(0);
+            let places = service.backends.iter().map(|b| endpoint(b.address, b.port));
+            // As wide as the longest of IPv4, in every service.
+            let place_width = places.map(|place| place.len()).max().unwrap_or(0).max(21);
             for backend in &service.backends {
                 writeln!(
                     formatter,
-                    "  {:width$}  {:21}  weight {}",
+                    "  {:width$}  {:place_width$}  weight {}",
                     backend.name,
                     endpoint(backend.address, backend.port),
                     backend.weight
@@ -183,8 +186,8 @@ impl fmt::Display for CheckReport {
         }
         writeln!(
             formatter,
-            "memory for {} IPv4 flows on {} CPUs:",
-            self.flow_capacity, self.memory.cpus
+            "memory for {} IPv4 and {} IPv6 flows on {} CPUs:",
+            self.flow_table.ipv4, self.flow_table.ipv6, self.memory.cpus
         )?;
         for line in &self.memory.lines {
             writeln!(formatter, "  {:22}  {}", line.name, mebibytes(line.bytes))?;

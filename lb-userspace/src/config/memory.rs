@@ -10,6 +10,8 @@ use lb_common::abi;
 use lb_common::reason::REASONS;
 use serde::Serialize;
 
+use crate::dataplane::Sizes;
+
 use super::types::{Config, FlowTable};
 
 /// What a hash map of the kernel adds to key and value of an element:
@@ -45,24 +47,16 @@ pub struct MemoryLine {
 }
 
 impl FlowTable {
-    /// Buckets of the IPv4 table: a power of two that is at most half full at
-    /// the guaranteed number of flows.
-    pub fn buckets4(&self) -> u32 {
-        let ways = u32::try_from(abi::WAYS).unwrap_or(u32::MAX);
-        self.ipv4.div_ceil(ways / 2).next_power_of_two()
-    }
-
-    /// Flows that the IPv4 spill table holds.
-    pub fn spill4(&self) -> u32 {
-        (self.ipv4 / 64).max(1_024)
+    /// Sizes of its maps.
+    pub const fn sizes(&self) -> Sizes {
+        Sizes::for_flows(self.ipv4, self.ipv6)
     }
 }
 
 impl Config {
     /// Kernel memory of the maps on a machine with that many possible CPUs.
     pub fn memory(&self, cpus: u32) -> Memory {
-        let flows = &self.data_plane.flow_table;
-        let buckets = u64::from(flows.buckets4());
+        let sizes = self.data_plane.flow_table.sizes();
         let services = u64::from(abi::MAX_SERVICES);
         let backends = u64::from(abi::MAX_BACKENDS);
         let hops = u64::from(abi::MAX_HOPS);
@@ -72,13 +66,15 @@ impl Config {
             per_cpu: false,
         };
         let lines = vec![
-            shared(
-                "IPv4 flow table",
-                array::<abi::Bucket4>(buckets) + array::<abi::ColdBucket>(buckets),
-            ),
+            shared("IPv4 flow table", table::<abi::Bucket4>(sizes.buckets4)),
             shared(
                 "IPv4 spill table",
-                hash::<abi::SpillKey, abi::Spilled4>(u64::from(flows.spill4())),
+                hash::<abi::SpillKey, abi::Spilled4>(sizes.spill4.into()),
+            ),
+            shared("IPv6 flow table", table::<abi::Bucket6>(sizes.buckets6)),
+            shared(
+                "IPv6 spill table",
+                hash::<abi::SpillKey, abi::Spilled6>(sizes.spill6.into()),
             ),
             shared(
                 "services and backends",
@@ -121,6 +117,11 @@ impl Config {
 
 fn bytes_of<T>(entries: u64) -> u64 {
     entries * (size_of::<T>() as u64).next_multiple_of(8)
+}
+
+/// Both halves of a flow table.
+fn table<Bucket>(buckets: u32) -> u64 {
+    array::<Bucket>(buckets.into()) + array::<abi::ColdBucket>(buckets.into())
 }
 
 fn array<T>(entries: u64) -> u64 {

@@ -139,6 +139,20 @@ struct Remark {
     /// About the file as a whole rather than one value: a key that is not
     /// there. Means nothing where part of the file could not be read.
     absence: bool,
+    /// The other place of a contradiction.
+    other: Option<usize>,
+}
+
+impl Remark {
+    fn new(at: usize, path: &str, message: impl Into<String>) -> Self {
+        Self {
+            at,
+            path: path.to_owned(),
+            message: message.into(),
+            absence: false,
+            other: None,
+        }
+    }
 }
 
 /// Takes mistakes and warnings in any order while the file is read.
@@ -151,43 +165,50 @@ pub(super) struct Collector {
 impl Collector {
     /// A value that is wrong.
     pub(super) fn mistake(&mut self, at: usize, path: &str, message: impl Into<String>) {
+        self.mistakes.push(Remark::new(at, path, message));
+    }
+
+    /// A value that contradicts the one at `other`; the message gets the line of
+    /// that one.
+    pub(super) fn contradiction(
+        &mut self,
+        at: usize,
+        path: &str,
+        message: impl Into<String>,
+        other: usize,
+    ) {
         self.mistakes.push(Remark {
-            at,
-            path: path.to_owned(),
-            message: message.into(),
-            absence: false,
+            other: Some(other),
+            ..Remark::new(at, path, message)
         });
     }
 
     /// Something that is not there.
     pub(super) fn absence(&mut self, at: usize, path: &str, message: impl Into<String>) {
         self.mistakes.push(Remark {
-            at,
-            path: path.to_owned(),
-            message: message.into(),
             absence: true,
+            ..Remark::new(at, path, message)
         });
     }
 
     /// Something that works and is probably not meant.
     pub(super) fn warning(&mut self, at: usize, path: &str, message: impl Into<String>) {
-        self.warnings.push(Remark {
-            at,
-            path: path.to_owned(),
-            message: message.into(),
-            absence: false,
-        });
+        self.warnings.push(Remark::new(at, path, message));
     }
 
     /// Adds the syntax errors of `source` and puts everything in file order.
     pub(super) fn finish(self, source: &Source<'_>) -> (Vec<Mistake>, Vec<Warning>) {
         let place = |remark: Remark| {
             let (line, column) = source.position(remark.at);
+            let message = match remark.other {
+                None => remark.message,
+                Some(other) => format!("{} (line {})", remark.message, source.position(other).0),
+            };
             Mistake {
                 line,
                 column,
                 path: remark.path,
-                message: remark.message,
+                message,
             }
         };
         let mut mistakes: Vec<Mistake> = self

@@ -1,7 +1,7 @@
 //! First stage: every value by itself. Nothing here looks at two keys at once,
 //! except to keep one mistake from being reported twice.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ const DEFAULT_WEIGHT: u16 = 8;
 /// What the file says, value by value.
 pub(super) struct RawFile {
     pub(super) data_plane: DataPlane,
+    /// Where the file says that no IPv6 flows are held.
+    pub(super) no_ipv6: Option<usize>,
     pub(super) control: Control,
     pub(super) services: Vec<RawService>,
 }
@@ -82,8 +84,10 @@ pub(super) fn file<'a>(table: &'a DeTable<'a>, out: &mut Collector) -> RawFile {
         out.absence(root.at, "data_plane", message);
     }
     let control = root.section("control", &format::CONTROL, out);
+    let (data_plane, no_ipv6) = read_data_plane(data_plane.value().as_ref(), out);
     RawFile {
-        data_plane: read_data_plane(data_plane.value().as_ref(), out),
+        data_plane,
+        no_ipv6,
         control: read_control(control.value().as_ref(), out),
         services: root
             .sections("service", &format::SERVICE, out)
@@ -93,7 +97,11 @@ pub(super) fn file<'a>(table: &'a DeTable<'a>, out: &mut Collector) -> RawFile {
     }
 }
 
-fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPlane {
+/// The section, and where it says that there is no table of IPv6 flows.
+fn read_data_plane(
+    section: Option<&Section<'_>>,
+    out: &mut Collector,
+) -> (DataPlane, Option<usize>) {
     let mut data_plane = DataPlane {
         interfaces: Vec::new(),
         mode: Mode::Native,
@@ -105,8 +113,9 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
         reattach: true,
         tunnel_sources: Vec::new(),
     };
+    let mut no_ipv6 = None;
     let Some(section) = section else {
-        return data_plane;
+        return (data_plane, no_ipv6);
     };
     data_plane.interfaces = read_interfaces(section, out);
     data_plane.mode = section
@@ -118,13 +127,26 @@ fn read_data_plane(section: Option<&Section<'_>>, out: &mut Collector) -> DataPl
     {
         data_plane.flow_table.ipv4 = table.integer("ipv4", FLOWS, out).or(DEFAULT_FLOWS);
         let ipv6 = table.integer("ipv6", 0..=*FLOWS.end(), out);
+        if let Some((flows, at)) = ipv6.spot()
+            && (1..*FLOWS.start()).contains(flows)
+        {
+            let message = format!(
+                "{flows} is out of range; 0, or {} to {} is possible",
+                FLOWS.start(),
+                FLOWS.end()
+            );
+            out.mistake(at, &table.path("ipv6"), message);
+        }
+        if let Field::Is(0, at) = ipv6 {
+            no_ipv6 = Some(at);
+        }
         data_plane.flow_table.ipv6 = ipv6.or(DEFAULT_FLOWS6);
     }
     let pins = section.absolute_path("pin_directory", out);
     data_plane.pin_directory = pins.or(data_plane.pin_directory);
     data_plane.reattach = section.boolean("reattach", out).or(true);
     data_plane.tunnel_sources = read_tunnel_sources(section, out);
-    data_plane
+    (data_plane, no_ipv6)
 }
 
 /// Addresses or prefixes, one for each family.
@@ -376,6 +398,37 @@ fn is_prefix(text: &str) -> bool {
     })
 }
 
+fn in_brackets(text: &str) -> bool {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+}
+
+/// What kind of address this is, if no host of a network can have it for itself.
+fn unusable(address: IpAddr) -> Option<&'static str> {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    let six = match address {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
+    };
+    if address.is_unspecified() {
+        Some("the unspecified address")
+    } else if address.is_loopback() {
+        Some("a loopback address")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else if is_broadcast {
+        Some("the broadcast address")
+    } else if six.is_some_and(|address| address.is_unicast_link_local()) {
+        Some("a link-local address, which means another host on every interface")
+    } else if six.is_some_and(|address| address.to_ipv4_mapped().is_some()) {
+        Some("an IPv4 address in the form of IPv6, which is on no wire")
+    } else {
+        None
+    }
+}
+
 fn read_address(
     section: &Section<'_>,
     text: &str,
@@ -383,23 +436,10 @@ fn read_address(
     out: &mut Collector,
 ) -> Option<IpAddr> {
     let problem = match text.parse::<IpAddr>() {
-        Ok(IpAddr::V6(_)) => {
-            "IPv6 is not available in this version; use an IPv4 address".to_owned()
-        }
-        Ok(IpAddr::V4(address)) => {
-            let kind = if address.is_unspecified() {
-                "the unspecified address"
-            } else if address.is_loopback() {
-                "a loopback address"
-            } else if address.is_multicast() {
-                "a multicast address"
-            } else if address.is_broadcast() {
-                "the broadcast address"
-            } else {
-                return Some(IpAddr::V4(address));
-            };
-            format!("this is {kind}; use a unicast address of a network")
-        }
+        Ok(address) => match unusable(address) {
+            None => return Some(address),
+            Some(kind) => format!("this is {kind}; use a unicast address of a network"),
+        },
         Err(_) if is_prefix(text) => {
             "a prefix is for `forwarding = \"transparent\"`, which is not available in this \
              version; write one address"
@@ -408,6 +448,7 @@ fn read_address(
         Err(_) if text.parse::<SocketAddr>().is_ok() => {
             "write the address alone, and the port in `port`".to_owned()
         }
+        Err(_) if in_brackets(text) => "write the address without brackets".to_owned(),
         Err(_) => "not an IP address; names are not looked up".to_owned(),
     };
     out.mistake(

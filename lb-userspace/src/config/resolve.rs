@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use lb_common::abi::{MAX_BACKENDS, MAX_SERVICES};
 
+use crate::Family;
+
 use super::fields::{Field, quoted};
 use super::mistakes::Collector;
 use super::read::{RawBackend, RawFile, RawService};
@@ -27,6 +29,9 @@ pub(super) fn config(raw: RawFile, out: &mut Collector) -> Option<Config> {
         unique_name(&service.name, &service.path, &mut names, out);
         unique_endpoint(service, &mut endpoints, out);
     }
+    if let Some(at) = raw.no_ipv6 {
+        room_for_ipv6(&raw.services, at, out);
+    }
     if raw.services.is_empty() {
         let message = "no `[[service]]`: nothing is balanced";
         out.warning(0, "service", message);
@@ -41,6 +46,24 @@ pub(super) fn config(raw: RawFile, out: &mut Collector) -> Option<Config> {
         control: raw.control,
         services: services.into_iter().collect::<Option<_>>()?,
     })
+}
+
+/// Reports services of IPv6 where the file says that no flows of it are held.
+fn room_for_ipv6(services: &[RawService], at: usize, out: &mut Collector) {
+    let is_ipv6 = |service: &&RawService| {
+        let address = service.address.spot();
+        address.is_some_and(|(address, _)| address.is_ipv6())
+    };
+    if let Some(service) = services.iter().find(is_ipv6)
+        && let Some((_, other)) = service.address.spot()
+    {
+        let message = format!(
+            "0 leaves no room for the connections of {}: give a number of them, or leave the key \
+             out",
+            called(&service.path, &service.name)
+        );
+        out.contradiction(at, "data_plane.flow_table.ipv6", message, other);
+    }
 }
 
 fn counts(services: &[RawService], out: &mut Collector) {
@@ -204,6 +227,20 @@ fn backends_apart(service: &RawService, out: &mut Collector) {
             continue;
         };
         let path = format!("{}.address", backend.path);
+        if let Some((virtual_address, other)) = service.address.spot()
+            && Family::of(*virtual_address) != Family::of(*address)
+            && !service.forwarding.is_tunnel()
+        {
+            let message = format!(
+                "this is {}, and `forwarding = \"{}\"` stays within one family: the service's \
+                 address is {}",
+                Family::of(*address),
+                service.forwarding,
+                Family::of(*virtual_address)
+            );
+            out.contradiction(at, &path, message, other);
+            continue;
+        }
         if service.address.spot().map(|(address, _)| address) == Some(address)
             && (virtual_port == Some(0) || virtual_port == Some(port))
         {

@@ -93,7 +93,7 @@ spelled! {
 }
 
 /// Live flows guaranteed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct FlowTable {
     /// IPv4 flows, 1,024 to 16,777,216.
     pub ipv4: u32,
@@ -116,7 +116,7 @@ pub struct Service {
     /// Unique name, 1 to [`lb_common::abi::NAME_BYTES`] bytes without `/`,
     /// white space or control characters.
     pub name: String,
-    /// The virtual address (VIP). IPv4 in this version.
+    /// The virtual address (VIP).
     pub address: IpAddr,
     /// The virtual port; 0 is every port that no other service names.
     pub port: u16,
@@ -235,7 +235,8 @@ spelled! {
 spelled! {
     /// Who answers for a VIP on the network.
     pub enum Announce {
-        /// The daemon puts the VIP on the interface and announces it by ARP.
+        /// The daemon puts the VIP on the interface and announces it by ARP or
+        /// neighbour discovery.
         Address = "address",
         /// Somebody else: a route to this box, or another daemon.
         None = "none",
@@ -294,7 +295,7 @@ pub struct InbandHealth {
 pub struct Backend {
     /// Name, unique in its service; same rules as [`Service::name`].
     pub name: String,
-    /// Address of the server. IPv4 in this version.
+    /// Address of the server, of the service's family.
     pub address: IpAddr,
     /// Port of the server, 1 to 65535. In direct return the service's, which
     /// may be 0 for every port.

@@ -57,10 +57,7 @@ pub(crate) struct Plan {
 
 /// Sizes of the maps for a configuration.
 pub(crate) fn sizes(config: &Config) -> Sizes {
-    Sizes::for_flows(
-        config.data_plane.flow_table.ipv4,
-        config.data_plane.flow_table.ipv6,
-    )
+    config.data_plane.flow_table.sizes()
 }
 
 /// How to attach.

@@ -1,7 +1,7 @@
 //! What `check` says about a file that is right.
 
-use steerline::config::Config;
 use steerline::config::check::{self, Finding, Severity};
+use steerline::config::{Config, FlowTable};
 
 use super::{BACKEND, FULL, SERVICE, file, good};
 
@@ -15,18 +15,25 @@ fn memory_follows_the_map_abi() {
         (1_000_000, 524_288, 15_625),
         (16_777_216, 8_388_608, 262_144),
     ] {
-        config.data_plane.flow_table.ipv4 = flows;
-        assert_eq!(config.data_plane.flow_table.buckets4(), buckets, "{flows}");
-        assert_eq!(config.data_plane.flow_table.spill4(), spill, "{flows}");
+        config.data_plane.flow_table = FlowTable {
+            ipv4: flows,
+            ipv6: flows,
+        };
+        let sizes = config.data_plane.flow_table.sizes();
+        assert_eq!((sizes.buckets4, sizes.buckets6), (buckets, buckets));
+        assert_eq!((sizes.spill4, sizes.spill6), (spill, spill));
         let memory = config.memory(4);
-        let table = &memory.lines[0];
-        assert_eq!(table.name, "IPv4 flow table");
-        assert_eq!(table.bytes, u64::from(buckets) * (128 + 256), "{flows}");
-        assert_eq!(
-            memory.lines[1].bytes,
-            u64::from(spill) * (16 + 96 + 80),
-            "{flows}"
-        );
+        for (line, name, bucket, spilled) in [(0, "IPv4", 128, 96), (2, "IPv6", 256, 128)] {
+            let [table, room] = [&memory.lines[line], &memory.lines[line + 1]];
+            assert_eq!(table.name, format!("{name} flow table"));
+            assert_eq!(table.bytes, u64::from(buckets) * (bucket + 256), "{flows}");
+            assert_eq!(room.name, format!("{name} spill table"));
+            assert_eq!(
+                room.bytes,
+                u64::from(spill) * (16 + spilled + 80),
+                "{flows}"
+            );
+        }
         let sum: u64 = memory.lines.iter().map(|line| line.bytes).sum();
         assert_eq!(memory.total_bytes, sum);
     }
@@ -58,8 +65,9 @@ fn check_report() {
     for part in [
         "service web: 192.0.2.10:80 tcp, nat, aca by connections, measures syn-to-fin\n",
         "  a  10.0.0.1:80            weight 0\n",
-        "memory for 1000000 IPv4 flows on 2 CPUs:\n",
+        "memory for 1000000 IPv4 and 250000 IPv6 flows on 2 CPUs:\n",
         "  IPv4 flow table            192.0 MiB\n",
+        "  IPv6 flow table             64.0 MiB\n",
         "warning: 3:1: service[0]: every backend has weight 0",
         "failure: interface eth0: does not exist; name another\n",
     ] {

@@ -78,6 +78,26 @@ fn full_example() {
 }
 
 #[test]
+fn both_families_side_by_side() {
+    let text = format!(
+        "{SERVICE}\n{BACKEND}\n[[service]]\nname = \"six\"\naddress = \"2001:db8::10\"\n\
+         port = 80\n[[service.backend]]\nname = \"a\"\naddress = \"2001:db8:0:1::1\"\n"
+    );
+    let config = good(&text);
+    let addresses: Vec<String> = config
+        .services
+        .iter()
+        .flat_map(|service| {
+            let backends = service.backends.iter().map(|backend| backend.address);
+            [service.address].into_iter().chain(backends)
+        })
+        .map(|address| address.to_string())
+        .collect();
+    let expected = ["192.0.2.10", "10.0.0.1", "2001:db8::10", "2001:db8:0:1::1"];
+    assert_eq!(addresses, expected);
+}
+
+#[test]
 fn defaults() {
     let config = good(&format!("{SERVICE}\n{BACKEND}\n"));
     assert_eq!(config.data_plane.mode, Mode::Native);
