@@ -187,8 +187,10 @@ pub struct Settings {
     pub flow_capacity4: u32,
     /// The same of IPv6 flows.
     pub flow_capacity6: u32,
-    /// Visible padding, zero.
-    pub padding: u32,
+    /// Addresses of the pool for `full-nat`: in the lower half those of IPv4,
+    /// which begin at index 1 of map `POOLS`, in the upper those of IPv6, which
+    /// follow.
+    pub pools: u32,
     /// Ticks without a packet after which a flow in that state is over,
     /// indexed by [`crate::tcp::State`].
     pub timeouts: [u32; STATES],
@@ -431,6 +433,35 @@ pub struct Backend {
 /// `Backend::relative` of a backend that is the best, or of which nothing is
 /// known.
 pub const RELATIVE_ONE: u32 = 256;
+
+/// Most addresses of the pool for `full-nat`; index 0 of map `POOLS` is none.
+pub const MAX_POOLS: u32 = 64;
+/// Ports below are never given to flows: the well-known ones (RFC 6335).
+pub const FIRST_POOL_PORT: u16 = 1_024;
+/// In map `SERVICES`, the protocol of keys that lead from an address of the pool
+/// to its index (255 is reserved by IANA: no packet has it).
+pub const POOL_PROTOCOL: u8 = 255;
+/// Cells of map `POOL_PORTS` for one address: two protocols.
+pub const POOL_CELLS: u32 = 2 << 16;
+
+/// Index of a port's cell in map `POOL_PORTS`. `pool` from 1.
+#[inline(always)]
+pub const fn pool_cell(pool: u32, is_udp: bool, port: u16) -> u32 {
+    (pool.wrapping_sub(1) * 2 + is_udp as u32) << 16 | port as u32
+}
+
+/// An address of our own that stands for clients ([`forwarding::FULL_NAT`]).
+/// Map `POOLS`, memory-mapped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct PoolAddress {
+    /// The address.
+    pub address: Address,
+    /// Next port to try, counted up without end.
+    pub turn: u64,
+    /// Visible padding, zero.
+    pub padding: [u64; 5],
+}
 
 /// Monotonic counts of one backend, shared by all CPUs, one cache line. Map
 /// `LIVE`, memory-mapped.

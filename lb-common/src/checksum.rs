@@ -32,6 +32,12 @@ impl Delta {
             .double(old as u32, new as u32)
     }
 
+    /// Both changes.
+    #[inline(always)]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+
     /// The checksum after the change.
     #[inline(always)]
     pub const fn apply(self, checksum: u16) -> u16 {

@@ -3,7 +3,8 @@
 //!
 //! Without features the crate is `no_std` and holds the map ABI ([`abi`]), the
 //! flow table ([`flow`]), the TCP transitions ([`tcp`]), checksum deltas
-//! ([`checksum`]), hashes ([`hash`]) and backend picks ([`pick`]). The same
+//! ([`checksum`]), hashes ([`hash`]), backend picks ([`pick`]) and the ports of
+//! `full-nat` ([`ports`]). The same
 //! source runs in the XDP program and, through the host twin of the atomics
 //! ([`atomic`]), in ordinary tests with racing threads.
 //!
@@ -30,5 +31,6 @@ pub mod control;
 pub mod flow;
 pub mod hash;
 pub mod pick;
+pub mod ports;
 pub mod reason;
 pub mod tcp;

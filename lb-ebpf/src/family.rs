@@ -62,6 +62,10 @@ pub(crate) trait Family: Copy {
     fn virtual_address(found: &Found) -> Self::Address;
     /// The server's address of a flow whose backend this is.
     fn server_address(backend: &Backend, endpoint: u64) -> Self::Address;
+    /// The client of a flow.
+    fn client_address(found: &Found) -> Self::Address;
+    /// Addresses of the pool: index of the first, and how many.
+    fn pools(settings: &Settings) -> (u32, u32);
     /// Whether a backend, whose endpoint number is the packet's, has this address.
     fn is_address_of(backend: &Backend, address: Self::Address) -> bool;
     /// Asks about a way from one address to another.
@@ -145,6 +149,14 @@ impl Family for V4 {
     #[inline(always)]
     fn virtual_address(found: &Found) -> u32 {
         (found.virtual_endpoint() >> 16) as u32
+    }
+    #[inline(always)]
+    fn client_address(found: &Found) -> u32 {
+        (found.client_endpoint() >> 16) as u32
+    }
+    #[inline(always)]
+    fn pools(settings: &Settings) -> (u32, u32) {
+        (1, settings.pools & 0xffff)
     }
     #[inline(always)]
     fn server_address(_: &Backend, endpoint: u64) -> u32 {
@@ -241,6 +253,14 @@ impl Family for V6 {
     #[inline(always)]
     fn virtual_address(found: &Found) -> [u64; 2] {
         found.ends.virtual_address
+    }
+    #[inline(always)]
+    fn client_address(found: &Found) -> [u64; 2] {
+        found.ends.client
+    }
+    #[inline(always)]
+    fn pools(settings: &Settings) -> (u32, u32) {
+        ((settings.pools & 0xffff) + 1, settings.pools >> 16)
     }
     #[inline(always)]
     fn server_address(backend: &Backend, _: u64) -> [u64; 2] {

@@ -3,7 +3,6 @@
 //! Arrays marked [`MMAPABLE`] are written by the controller in place. Sizes
 //! that depend on the configuration are set by the loader.
 
-use crate::packet::Outer;
 use aya_ebpf::{
     bindings::bpf_fib_lookup as FibLookup,
     btf_maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
@@ -15,9 +14,9 @@ use core::{arch::asm, cell::Cell, ffi::c_void};
 use lb_common::{
     abi::{
         Backend, Bucket4, Bucket6, ClassSums, ClockReading, ColdBucket, Cursor, HISTOGRAM_BUCKETS,
-        Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_SERVICES, MEMBER_SLOTS, Member, Name,
-        RING_CHUNKS, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
-        region,
+        Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS, MAX_SERVICES, MEMBER_SLOTS,
+        Member, Name, PoolAddress, RING_CHUNKS, Report, Service, ServiceKey, Settings, SpillKey,
+        Spilled4, Spilled6, Traffic, region,
     },
     atomic::Word,
     flow::{
@@ -25,9 +24,12 @@ use lb_common::{
         Survey, Table, WideBucket, WideSpilledWay,
     },
     pick::{Candidate, Pool},
+    ports::Ports,
     reason::{REASONS as REASON_COUNT, Reason},
     tcp::State,
 };
+
+use crate::packet::Outer;
 
 const MMAPABLE: usize = 0x400;
 const SERVICES_MAX: usize = MAX_SERVICES as usize;
@@ -83,6 +85,13 @@ static FLOWS6: Array<Bucket6, 1_024, MMAPABLE> = Array::new();
 static COLD6: Array<ColdBucket, 1_024, MMAPABLE> = Array::new();
 #[btf_map]
 static SPILL6: HashMap<SpillKey, Spilled6, 1_024> = HashMap::new();
+
+/// Addresses of our own that stand for clients.
+#[btf_map]
+static POOLS: Array<PoolAddress, { MAX_POOLS as usize + 1 }, MMAPABLE> = Array::new();
+/// Who has which of their ports, see [`lb_common::ports`]. Sized by the loader.
+#[btf_map]
+static POOL_PORTS: Array<u64, 1, MMAPABLE> = Array::new();
 
 /// The programs that others jump to, by [`Jump`]. Never shared between loads: the
 /// loader pins one per program.
@@ -423,6 +432,60 @@ flows!(
     }
 );
 
+/// An address of the pool.
+#[inline(always)]
+pub(crate) fn pool(index: u32) -> Option<&'static PoolAddress> {
+    POOLS.get(index).map(extend)
+}
+
+/// The client word in a cell of the pool.
+#[inline(always)]
+pub(crate) fn pool_holder(cell: u32) -> u64 {
+    match POOL_PORTS.get_ptr(cell) {
+        // SAFETY: a word of a memory-mapped array, aligned.
+        Some(word) => unsafe { &*word.cast::<Word>() }.load(),
+        None => 0,
+    }
+}
+
+/// The ports of the pool, for one new flow.
+pub(crate) struct PoolPorts<H: Fn(u64, u32, u16) -> bool> {
+    /// Index of the first address, and how many there are.
+    pub addresses: (u32, u32),
+    /// See [`Ports::is_taken`].
+    pub is_taken: H,
+}
+
+impl<H: Fn(u64, u32, u16) -> bool> Ports for PoolPorts<H> {
+    #[inline(always)]
+    fn addresses(&self) -> (u32, u32) {
+        self.addresses
+    }
+    #[inline(always)]
+    fn turn(&self, pool: u32) -> u64 {
+        match POOLS.get_ptr_mut(pool) {
+            // SAFETY: a `u64` of a memory-mapped array, aligned, shared as a word.
+            Some(pool) => unsafe { &*(&raw const (*pool).turn).cast::<Word>() }.add(1),
+            None => 0,
+        }
+    }
+    #[inline(always)]
+    fn cell(&self, index: u32) -> Option<&Word> {
+        // SAFETY: as in `pool_holder`.
+        POOL_PORTS
+            .get_ptr(index)
+            .map(|word| unsafe { &*checked(word.cast::<Word>()) })
+    }
+    #[inline(always)]
+    fn is_taken(&self, word: u64, pool: u32, port: u16) -> bool {
+        (self.is_taken)(word, pool, port)
+    }
+    #[inline(always)]
+    fn each<V: FnMut(u32) -> bool>(&self, count: u32, visit: V) {
+        each(count, visit);
+    }
+}
+
 #[inline(always)]
 fn live(backend: u16) -> Option<&'static LiveWords> {
     // SAFETY: `LiveWords` is the shared view of `Live`, same size; array
@@ -517,21 +580,27 @@ impl<R: Fn(&Backend) -> bool> Pool for ServicePool<R> {
         live(backend).is_some_and(|live| live.trial.replace(1, 0))
     }
     #[inline(always)]
-    fn each<V: FnMut(u32) -> bool>(&self, count: u32, mut visit: V) {
-        unsafe extern "C" fn step<V: FnMut(u32) -> bool>(index: u64, visit: *mut c_void) -> i64 {
-            // SAFETY: `visit` is the closure of the caller below, alive and not
-            // otherwise used while `bpf_loop` runs.
-            let visit = unsafe { &mut *visit.cast::<V>() };
-            i64::from(!visit(index as u32))
-        }
-        // SAFETY: the callback has the signature that `bpf_loop` wants.
-        unsafe {
-            bpf_loop(
-                count,
-                step::<V> as *mut c_void,
-                core::ptr::from_mut(&mut visit).cast(),
-                0,
-            );
-        }
+    fn each<V: FnMut(u32) -> bool>(&self, count: u32, visit: V) {
+        each(count, visit);
+    }
+}
+
+/// Calls `visit` with 0, 1, … `count` − 1 until it answers `false`.
+#[inline(always)]
+fn each<V: FnMut(u32) -> bool>(count: u32, mut visit: V) {
+    unsafe extern "C" fn step<V: FnMut(u32) -> bool>(index: u64, visit: *mut c_void) -> i64 {
+        // SAFETY: `visit` is the closure of the caller below, alive and not
+        // otherwise used while `bpf_loop` runs.
+        let visit = unsafe { &mut *visit.cast::<V>() };
+        i64::from(!visit(index as u32))
+    }
+    // SAFETY: the callback has the signature that `bpf_loop` wants.
+    unsafe {
+        bpf_loop(
+            count,
+            step::<V> as *mut c_void,
+            core::ptr::from_mut(&mut visit).cast(),
+            0,
+        );
     }
 }

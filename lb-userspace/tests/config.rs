@@ -19,6 +19,7 @@ flow_table = { ipv4 = 500_000, ipv6 = 0 }
 pin_directory = "/sys/fs/bpf/lb"
 reattach = false
 tunnel_source = ["192.0.2.32/28"]
+source_pool = ["192.0.2.60", "2001:db8::60"]
 
 [control]
 socket = "/run/lb/control.sock"

@@ -9,6 +9,7 @@ const _: () = {
     assert!(size_of::<Cursor>() == 64);
     assert!(size_of::<Member>() == 8);
     assert!(size_of::<Backend>() == 64);
+    assert!(size_of::<PoolAddress>() == 64);
     assert!(size_of::<Live>() == 64);
     assert!(size_of::<ClassSums>() == 24);
     assert!(size_of::<Report>() == 304);

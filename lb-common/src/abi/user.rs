@@ -9,6 +9,23 @@ macro_rules! pod {
     };
 }
 pod!(
-    Settings, ServiceKey, Service, Cursor, Member, Backend, Live, Report, Traffic, Hop, HopKey,
-    Bucket4, ColdBucket, SpillKey, Spilled4, Bucket6, Spilled6, Name,
+    Settings,
+    ServiceKey,
+    Service,
+    Cursor,
+    Member,
+    Backend,
+    Live,
+    Report,
+    Traffic,
+    Hop,
+    HopKey,
+    Bucket4,
+    ColdBucket,
+    SpillKey,
+    Spilled4,
+    Bucket6,
+    Spilled6,
+    PoolAddress,
+    Name,
 );

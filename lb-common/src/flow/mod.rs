@@ -202,6 +202,19 @@ impl Found {
         self.backend_end >> 16
     }
 
+    /// Index of the pool address that stands for the client; 0: none. Then
+    /// [`Found::backend_endpoint`] is not the server's, but that address's.
+    #[inline(always)]
+    pub const fn pool(&self) -> u16 {
+        self.backend_end as u16
+    }
+
+    /// The client's endpoint number.
+    #[inline(always)]
+    pub const fn client_endpoint(&self) -> u64 {
+        self.client >> 16
+    }
+
     /// The state as it was read.
     #[inline(always)]
     pub const fn state(&self) -> State {
@@ -212,6 +225,13 @@ impl Found {
 /// Reads a way if it holds a flow of `client`.
 #[inline(always)]
 fn copy<T: Table>(table: &T, way: &Way, slot: Slot, client: u64, ends: &Ends) -> Option<Found> {
+    let found = copy_any(table, way, slot, client)?;
+    (!T::WIDE || equal(found.ends.client, ends.client)).then_some(found)
+}
+
+/// Reads a way if it holds a flow with this client word.
+#[inline(always)]
+fn copy_any<T: Table>(table: &T, way: &Way, slot: Slot, client: u64) -> Option<Found> {
     if way.client.load() != client {
         return None;
     }
@@ -229,9 +249,6 @@ fn copy<T: Table>(table: &T, way: &Way, slot: Slot, client: u64, ends: &Ends) ->
     };
     if T::WIDE {
         found.ends = table.ends(slot, client)?.load();
-        if !equal(found.ends.client, ends.client) {
-            return None;
-        }
     }
     // Otherwise the way changed hands while it was read: the flow is gone.
     let same = (way.meta.load() ^ meta) & meta::GENERATION == 0;
@@ -289,6 +306,49 @@ pub fn find<T: Table>(table: &T, home: Home, tuple: &Tuple, side: Side) -> Optio
             if found.is_some() {
                 return found;
             }
+        }
+    }
+    None
+}
+
+/// Finds the flow of a client word whose server knows its client by `backend_end`:
+/// a pool address's endpoint and its index, which no two flows share. (In IPv6 the
+/// word alone names no client.)
+#[inline(always)]
+pub fn find_pooled<T: Table>(
+    table: &T,
+    home: Home,
+    client: u64,
+    backend_end: u64,
+) -> Option<Found> {
+    for which in 0..2 {
+        let index = if which == 0 {
+            home.primary
+        } else {
+            home.secondary
+        };
+        let bucket = table.bucket(index)?;
+        for way in 0..WAYS {
+            let slot = Slot::way(index, way as u32);
+            if bucket.ways[way].backend_end.load() == backend_end
+                && let Some(mut found) = copy_any(table, &bucket.ways[way], slot, client)
+                && found.backend_end == backend_end
+            {
+                found.slot = Slot::way(index, table.conceal(way as u32, found.meta));
+                return Some(found);
+            }
+        }
+    }
+    let primary = table.bucket(home.primary)?;
+    if primary.ways[0].meta.load() & meta::SPILLED == 0 {
+        return None;
+    }
+    for slot in 0..SPILL_SLOTS {
+        if let Some(spilled) = table.spilled(&SpillKey { client, slot })
+            && let Some(found) = copy_any(table, &spilled.way, Slot::spill(slot), client)
+            && found.backend_end == backend_end
+        {
+            return Some(found);
         }
     }
     None

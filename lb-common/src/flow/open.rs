@@ -250,8 +250,10 @@ pub fn survey<T: Table>(
 pub struct Twin {
     /// Index of the backend.
     pub backend: u16,
-    /// Backend address and port.
+    /// Backend address and port, or those of the pool.
     pub backend_endpoint: u64,
+    /// See [`Found::pool`].
+    pub pool: u16,
 }
 
 /// What became of an opening.

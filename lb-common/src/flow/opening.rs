@@ -20,6 +20,9 @@ pub struct Opening {
     pub backend_endpoint: u64,
     /// Index of the backend.
     pub backend: u16,
+    /// Index of the pool address that stands for the client; 0: none. Then
+    /// `backend_endpoint` is that address with the port it was given.
+    pub pool: u16,
     /// Index of the service.
     pub service: u16,
     /// Client-side next hop, 0 if not known.
@@ -113,15 +116,20 @@ impl Opening {
         if self.one_sided {
             0
         } else {
-            self.backend_endpoint << 16
+            self.backend_endpoint << 16 | self.pool as u64
         }
     }
 
     /// The endpoint that the server sees of itself: its own, which no other flow
-    /// of this client may show it; in direct return the VIP, and 0 here.
+    /// of this client may show it; in direct return the VIP, and 0 here. Also 0
+    /// where the client has a port of ours: nobody else has it.
     #[inline(always)]
     pub(super) const fn shows(&self) -> u64 {
-        self.backend_end() >> 16
+        if self.pool != 0 {
+            0
+        } else {
+            self.backend_end() >> 16
+        }
     }
 
     /// The meta word of this flow in a way whose last one was `before`.

@@ -93,6 +93,7 @@ fn meet<T: Table>(table: &T, slot: Slot, way: &Way, other: Slot, opening: &Openi
         Rival::Twin(Twin {
             backend: found.backend(),
             backend_endpoint: found.backend_endpoint(),
+            pool: found.pool(),
         })
     } else {
         Rival::Paired

@@ -131,6 +131,7 @@ pub(crate) fn open<T: Table>(
             ends: flow.ends,
             backend_endpoint: backend_endpoint(backend),
             backend,
+            pool: 0,
             service: 3,
             hop: 0,
             sequence: CLIENT_ISN,

@@ -71,6 +71,13 @@ pub(crate) fn write(
         End::Source => put!(header, Ipv4Hdr.src_addr as u32, translation.address),
         End::Destination => put!(header, Ipv4Hdr.dst_addr as u32, translation.address),
     }
+    if translation.both {
+        let other = translation.other_address;
+        match translation.end {
+            End::Source => put!(header, Ipv4Hdr.dst_addr as u32, other),
+            End::Destination => put!(header, Ipv4Hdr.src_addr as u32, other),
+        }
+    }
     put!(header, Ipv4Hdr.ttl as u8, translation.ttl);
     put!(header, Ipv4Hdr.check as u16, translation.ip_checksum);
     Ok(())

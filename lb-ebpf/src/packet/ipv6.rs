@@ -178,6 +178,14 @@ pub(crate) fn write(
     };
     put_half(header, place, translation.address[0]);
     put_half(header, place + 8, translation.address[1]);
+    if translation.both {
+        let place = match translation.end {
+            End::Source => offset_of!(Header, destination),
+            End::Destination => offset_of!(Header, source),
+        };
+        put_half(header, place, translation.other_address[0]);
+        put_half(header, place + 8, translation.other_address[1]);
+    }
     put!(header, Header.hop_limit as u8, translation.ttl);
     Ok(())
 }

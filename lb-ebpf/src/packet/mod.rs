@@ -284,6 +284,10 @@ pub(crate) struct Translation<F: Family> {
     pub end: End,
     pub address: F::Address,
     pub port: u16,
+    /// The other end is rewritten too.
+    pub both: bool,
+    pub other_address: F::Address,
+    pub other_port: u16,
     pub ttl: u8,
     /// Zero in IPv6.
     pub ip_checksum: u16,
@@ -318,6 +322,12 @@ pub(crate) fn translate<F: Family>(
             End::Source => put!(udp, UdpHdr.src as u16, translation.port),
             End::Destination => put!(udp, UdpHdr.dst as u16, translation.port),
         }
+        if translation.both {
+            match translation.end {
+                End::Source => put!(udp, UdpHdr.dst as u16, translation.other_port),
+                End::Destination => put!(udp, UdpHdr.src as u16, translation.other_port),
+            }
+        }
         put!(udp, UdpHdr.check as u16, translation.checksum);
     } else {
         let Some(tcp) = at::<TcpHdr>(ctx, offset) else {
@@ -326,6 +336,12 @@ pub(crate) fn translate<F: Family>(
         match translation.end {
             End::Source => put!(tcp, TcpHdr.source as u16, translation.port),
             End::Destination => put!(tcp, TcpHdr.dest as u16, translation.port),
+        }
+        if translation.both {
+            match translation.end {
+                End::Source => put!(tcp, TcpHdr.dest as u16, translation.other_port),
+                End::Destination => put!(tcp, TcpHdr.source as u16, translation.other_port),
+            }
         }
         put!(tcp, TcpHdr.check as u16, translation.checksum);
     }

@@ -159,10 +159,16 @@ fn resolve<F: Family>(
     fib.family = F::SOCKETS;
     fib.l4_protocol = ip.protocol;
     fib.sport = translation.port.to_be();
-    fib.dport = transport.destination_port.to_be();
+    // Where the packet goes: after the rewrite.
+    let (target, port) = if translation.both {
+        (translation.other_address, translation.other_port)
+    } else {
+        (ip.destination, transport.destination_port)
+    };
+    fib.dport = port.to_be();
     fib.ifindex = ctx.ingress_ifindex() as u32;
     fib.__bindgen_anon_1.tot_len = ip.total_length as u16;
-    F::ask(fib, translation.address, ip.destination, ip.tos);
+    F::ask(fib, translation.address, target, ip.tos);
     // SAFETY: the parameters are ours and of the stated size.
     let answer = unsafe {
         bpf_fib_lookup(
@@ -208,8 +214,8 @@ fn resolve<F: Family>(
             let (_, cold) =
                 flow::at(&table, found.slot, found.client).ok_or(Reason::NeighbourUnresolved)?;
             let (client, own) = (cold.client_mac.load(), cold.own_mac.load());
-            let on_link = is_same(&key.address, &F::key(ip.destination))
-                && cold.client_ifindex.load() == fib.ifindex;
+            let on_link =
+                is_same(&key.address, &F::key(target)) && cold.client_ifindex.load() == fib.ifindex;
             if !on_link || client & GROUP_BIT != 0 || own & GROUP_BIT != 0 {
                 return Err(Reason::NeighbourUnresolved);
             }

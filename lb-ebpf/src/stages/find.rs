@@ -7,7 +7,7 @@ use crate::{
     packet::{Ip, Transport},
 };
 use lb_common::{
-    abi::Settings,
+    abi::{POOL_PROTOCOL, ServiceKey, Settings, pool_cell},
     flow::{self, Found, Tuple, client_word},
     tcp::Side,
 };
@@ -28,6 +28,15 @@ pub(crate) fn run<F: Family>(
 ) -> Flow {
     let source = F::endpoint(ip.source, transport.source_port, settings);
     let destination = F::endpoint(ip.destination, transport.destination_port, settings);
+    // A server's packet to an address of the pool. Clients' packets do not come
+    // from servers' addresses, so they do not pay for this.
+    if ours.source
+        && ours.destination
+        && settings.pools != 0
+        && let Some(found) = pooled(settings, ip, transport, destination)
+    {
+        return Flow::ToClient(found);
+    }
     if ours.destination {
         let ends = F::ends(ip.source, ip.destination);
         let client = client_word(source, ip.protocol);
@@ -55,6 +64,36 @@ pub(crate) fn run<F: Family>(
 fn search<F: Family>(settings: &'static Settings, tuple: &Tuple, side: Side) -> Option<Found> {
     let home = F::home(tuple.client, settings);
     flow::find(&F::flows(settings), home, tuple, side)
+}
+
+/// The flow that has the port of a pool address, if that is where a packet goes
+/// and its server sent it.
+#[inline(always)]
+fn pooled<F: Family>(
+    settings: &'static Settings,
+    ip: &Ip<F>,
+    transport: &Transport,
+    destination: u64,
+) -> Option<Found> {
+    let pool = maps::service_index(&ServiceKey {
+        address: F::key(ip.destination),
+        port: 0,
+        protocol: POOL_PROTOCOL,
+        family: F::NUMBER,
+    })?;
+    let cell = pool_cell(pool, transport.is_udp, transport.destination_port);
+    let client = maps::pool_holder(cell);
+    if client == 0 {
+        return None;
+    }
+    let home = F::home(client, settings);
+    let backend_end = destination << 16 | pool as u64;
+    let found = flow::find_pooled(&F::flows(settings), home, client, backend_end)?;
+    let backend = maps::backend(found.backend())?;
+    let server = F::endpoint(F::address(backend.address), backend.port, settings);
+    let is_its = server == F::endpoint(ip.source, transport.source_port, settings)
+        && F::is_address_of(backend, ip.source);
+    is_its.then_some(found)
 }
 
 /// Whether a backend has this address, of which its flow may have only a tag.

@@ -4,7 +4,7 @@ use super::lookup::Known;
 use crate::{
     clock,
     family::Family,
-    maps::{self, Scratch, ServicePool},
+    maps::{self, PoolPorts, Scratch, ServicePool},
     packet::{self, Ip, Transport, V4, V6},
 };
 use aya_ebpf::programs::XdpContext;
@@ -14,7 +14,9 @@ use lb_common::{
         ticks_between,
     },
     flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
+    hash,
     pick::{self, Picked},
+    ports,
     reason::Reason,
     tcp::{Side, State, flags},
 };
@@ -27,6 +29,7 @@ use lb_common::{
 pub(crate) trait Opens: Family {
     const NEW_FLOW: Jump;
     fn survey() -> u32;
+    fn allocate() -> u32;
     fn pick(algorithm: u8) -> u32;
     fn place() -> u32;
 }
@@ -104,6 +107,7 @@ pub(crate) fn run<F: Opens>(
         ends: F::ends(ip.source, ip.destination),
         backend_endpoint: 0,
         backend: 0,
+        pool: 0,
         service: known.index as u16,
         hop: 0,
         sequence: transport.sequence,
@@ -136,6 +140,7 @@ pub(crate) fn run<F: Opens>(
             NO_BACKEND => return Err(Reason::NoBackend),
             COLLISION => return Err(Reason::TupleCollision),
             FULL => break,
+            EXHAUSTED => return Err(Reason::PoolExhausted),
             _ => return Err(Reason::Internal),
         }
     }
@@ -150,6 +155,7 @@ pub(crate) fn opened() -> Option<Twin> {
     Some(Twin {
         backend: scratch.opening.backend,
         backend_endpoint: scratch.opening.backend_endpoint,
+        pool: scratch.opening.pool,
     })
 }
 
@@ -175,6 +181,7 @@ const FULL: u32 = 5;
 const INTERNAL: u32 = 6;
 const SURVEYED: u32 = 7;
 const FOUND: u32 = 8;
+const EXHAUSTED: u32 = 9;
 
 /// One survey, pick and placement of the flow in the scratch space.
 #[inline(always)]
@@ -201,6 +208,10 @@ fn attempt<F: Opens>(settings: &Settings, algorithm: u8) -> u32 {
     scratch.opening.backend = picked as u16;
     scratch.opening.backend_endpoint =
         F::endpoint(F::address(backend.address), backend.port, settings);
+    scratch.opening.pool = 0;
+    if backend.forwarding == forwarding::FULL_NAT && F::allocate() == 0 {
+        return EXHAUSTED;
+    }
     let outcome = F::place();
     if outcome == OPENED && picked & TRIAL != 0 {
         maps::count(Reason::Trial);
@@ -224,6 +235,7 @@ fn survey<F: Family>() -> u32 {
         Some(found) => {
             opening.backend = found.backend();
             opening.backend_endpoint = found.backend_endpoint();
+            opening.pool = found.pool();
             return FOUND;
         }
         None => Target::NONE,
@@ -275,7 +287,11 @@ fn pool<'a, F: Family>(
         refused: move |backend: &Backend| {
             // Asked only of backends that may take new flows. In direct return
             // the server sees the VIP: no two flows look alike to it.
-            if scratch.opening.one_sided || !scratch.survey.paired.any() {
+            // With a port of ours none does in full-nat either.
+            if scratch.opening.one_sided
+                || backend.forwarding == forwarding::FULL_NAT
+                || !scratch.survey.paired.any()
+            {
                 return false;
             }
             let endpoint = F::endpoint(F::address(backend.address), backend.port, settings);
@@ -329,6 +345,7 @@ fn place<F: Family>() -> u32 {
         Placed::Existing(twin) => {
             scratch.opening.backend = twin.backend;
             scratch.opening.backend_endpoint = twin.backend_endpoint;
+            scratch.opening.pool = twin.pool;
             EXISTING
         }
         Placed::Raced => RACED,
@@ -336,11 +353,53 @@ fn place<F: Family>() -> u32 {
     }
 }
 
+/// The ports of the pool for the flow in the scratch space.
+#[inline(always)]
+fn ports<F: Family>(
+    settings: &'static Settings,
+    tick: u32,
+) -> PoolPorts<impl Fn(u64, u32, u16) -> bool> {
+    PoolPorts {
+        addresses: F::pools(settings),
+        is_taken: move |word: u64, pool: u32, port: u16| {
+            let Some(address) = maps::pool(pool) else {
+                return true;
+            };
+            let endpoint = F::endpoint(F::address(address.address), port, settings);
+            let home = F::home(word, settings);
+            let table = F::flows(settings);
+            ports::is_held(&table, home, word, endpoint << 16 | pool as u64, tick)
+        },
+    }
+}
+
+/// Gives the flow of the scratch space an endpoint of the pool; 0 if none is free.
+#[inline(always)]
+fn allocate<F: Family>() -> u32 {
+    let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+        return 0;
+    };
+    let opening = &mut scratch.opening;
+    let start = hash::mix(opening.client, settings.hash_secret) as u32;
+    let ports = ports::<F>(settings, opening.tick);
+    let given = ports::allocate(&ports, opening.client, opening.datagram, start);
+    if given == 0 {
+        return 0;
+    }
+    let (pool, port) = ports::allocated(given);
+    let Some(address) = maps::pool(pool) else {
+        return 0;
+    };
+    opening.pool = pool as u16;
+    opening.backend_endpoint = F::endpoint(F::address(address.address), port, settings);
+    1
+}
+
 /// Defines the global functions of a family.
 macro_rules! opens {
     (
-        $family:ident, $jump:ident, $survey:ident, $place:ident, $round_robin:ident, $least:ident,
-        $connections:ident, $shares:ident
+        $family:ident, $jump:ident, $survey:ident, $allocate:ident, $place:ident,
+        $round_robin:ident, $least:ident, $connections:ident, $shares:ident
     ) => {
         impl Opens for $family {
             const NEW_FLOW: Jump = Jump::$jump;
@@ -348,6 +407,10 @@ macro_rules! opens {
             #[inline(always)]
             fn survey() -> u32 {
                 $survey()
+            }
+            #[inline(always)]
+            fn allocate() -> u32 {
+                $allocate()
             }
             #[inline(always)]
             fn pick(algorithm: u8) -> u32 {
@@ -369,6 +432,11 @@ macro_rules! opens {
         #[inline(never)]
         extern "C" fn $survey() -> u32 {
             survey::<$family>()
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $allocate() -> u32 {
+            allocate::<$family>()
         }
         #[unsafe(no_mangle)]
         #[inline(never)]
@@ -407,6 +475,7 @@ opens!(
     V4,
     New4,
     steerline_survey4,
+    steerline_allocate4,
     steerline_place4,
     steerline_weighted_round_robin4,
     steerline_weighted_least_connections4,
@@ -417,6 +486,7 @@ opens!(
     V6,
     New6,
     steerline_survey6,
+    steerline_allocate6,
     steerline_place6,
     steerline_weighted_round_robin6,
     steerline_weighted_least_connections6,

@@ -42,15 +42,13 @@ pub(crate) fn to_server<F: Tracks>(
 ) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
     note::<F>(found, Side::Client, transport, tick);
-    let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
-    let endpoint = found.backend_endpoint();
-    Ok(translation(
-        End::Destination,
-        F::server_address(backend, endpoint),
-        endpoint as u16,
+    to_backend(
+        found.backend(),
+        found.backend_endpoint(),
+        found.pool(),
         ip,
         transport,
-    ))
+    )
 }
 
 /// The headers of a server's packet, once its flow has taken note of it.
@@ -63,13 +61,11 @@ pub(crate) fn to_client<F: Tracks>(
 ) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
     note::<F>(found, Side::Server, transport, tick);
-    Ok(translation(
-        End::Source,
-        F::virtual_address(found),
-        found.virtual_endpoint() as u16,
-        ip,
-        transport,
-    ))
+    let port = found.virtual_endpoint() as u16;
+    let vip = (F::virtual_address(found), port);
+    let client = (F::client_address(found), found.client_endpoint() as u16);
+    let both = found.pool() != 0;
+    Ok(translation(End::Source, vip, both, client, ip, transport))
 }
 
 /// The headers of the packet that opened a flow.
@@ -79,36 +75,80 @@ pub(crate) fn opened<F: Family>(
     ip: &Ip<F>,
     transport: &Transport,
 ) -> Result<Translation<F>, Reason> {
-    let backend = maps::backend(twin.backend).ok_or(Reason::Internal)?;
+    to_backend(
+        twin.backend,
+        twin.backend_endpoint,
+        twin.pool,
+        ip,
+        transport,
+    )
+}
+
+/// The headers of a client's packet. `endpoint`: of the backend, or, with `pool`,
+/// of the address that stands for the client.
+#[inline(always)]
+fn to_backend<F: Family>(
+    backend: u16,
+    endpoint: u64,
+    pool: u16,
+    ip: &Ip<F>,
+    transport: &Transport,
+) -> Result<Translation<F>, Reason> {
+    let backend = maps::backend(backend).ok_or(Reason::Internal)?;
+    let mut server = (F::server_address(backend, endpoint), endpoint as u16);
+    let mut client = (ip.source, transport.source_port);
+    if pool != 0 {
+        let stands = maps::pool(pool as u32).ok_or(Reason::Internal)?;
+        server = (F::address(backend.address), backend.port);
+        client = (F::address(stands.address), endpoint as u16);
+    }
+    let both = pool != 0;
     Ok(translation(
         End::Destination,
-        F::server_address(backend, twin.backend_endpoint),
-        twin.backend_endpoint as u16,
+        server,
+        both,
+        client,
         ip,
         transport,
     ))
 }
 
+/// An address and a port.
+type Endpoint<F> = (<F as Family>::Address, u16);
+
+/// `new`: what comes in place of the end; `other`: in place of the other one, if
+/// `both` change.
 #[inline(always)]
 fn translation<F: Family>(
     end: End,
-    address: F::Address,
-    port: u16,
+    new: Endpoint<F>,
+    both: bool,
+    other: Endpoint<F>,
     ip: &Ip<F>,
     transport: &Transport,
 ) -> Translation<F> {
-    let (old_address, old_port) = match end {
-        End::Source => (ip.source, transport.source_port),
-        End::Destination => (ip.destination, transport.destination_port),
+    let source = (ip.source, transport.source_port);
+    let destination = (ip.destination, transport.destination_port);
+    let (old, old_other) = match end {
+        End::Source => (source, destination),
+        End::Destination => (destination, source),
     };
     let ttl = ip.ttl.wrapping_sub(1);
     let word = |ttl: u8| (ttl as u16) << 8 | ip.protocol as u16;
-    let moved = F::moved(Delta::new(), old_address, address);
-    let shown = moved.word(old_port, port);
+    let mut moved = F::moved(Delta::new(), old.0, new.0);
+    let mut ports = Delta::new().word(old.1, new.1);
+    if both {
+        moved = F::moved(moved, old_other.0, other.0);
+        ports = ports.word(old_other.1, other.1);
+    }
+    let shown = moved.and(ports);
     Translation {
         end,
-        address,
-        port,
+        address: new.0,
+        port: new.1,
+        both,
+        other_address: other.0,
+        other_port: other.1,
         ttl,
         ip_checksum: if F::HEADER_CHECKSUM {
             moved.word(word(ip.ttl), word(ttl)).apply(ip.checksum)

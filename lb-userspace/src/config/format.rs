@@ -26,6 +26,7 @@ pub(super) const DATA_PLANE: Shape = Shape {
         "pin_directory",
         "reattach",
         "tunnel_source",
+        "source_pool",
     ],
     later: &[],
 };

@@ -77,6 +77,13 @@ impl Config {
                 hash::<abi::SpillKey, abi::Spilled6>(sizes.spill6.into()),
             ),
             shared(
+                "ports of source_pool",
+                array::<abi::PoolAddress>(u64::from(abi::MAX_POOLS) + 1)
+                    + array::<u64>(
+                        self.data_plane.source_pool.len() as u64 * u64::from(abi::POOL_CELLS),
+                    ),
+            ),
+            shared(
                 "services and backends",
                 hash::<abi::ServiceKey, u32>(SERVICE_KEYS * services)
                     + array::<abi::Service>(services)

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lb_common::abi::NAME_BYTES;
+use lb_common::abi::{MAX_POOLS, NAME_BYTES};
 use toml::de::DeTable;
 
 use super::fields::{Field, Section, quoted, wrong_type};
@@ -112,6 +112,7 @@ fn read_data_plane(
         pin_directory: PathBuf::from("/sys/fs/bpf/steerline"),
         reattach: true,
         tunnel_sources: Vec::new(),
+        source_pool: Vec::new(),
     };
     let mut no_ipv6 = None;
     let Some(section) = section else {
@@ -146,7 +147,41 @@ fn read_data_plane(
     data_plane.pin_directory = pins.or(data_plane.pin_directory);
     data_plane.reattach = section.boolean("reattach", out).or(true);
     data_plane.tunnel_sources = read_tunnel_sources(section, out);
+    data_plane.source_pool = read_source_pool(section, out);
     (data_plane, no_ipv6)
+}
+
+/// Addresses, each once.
+fn read_source_pool(section: &Section<'_>, out: &mut Collector) -> Vec<IpAddr> {
+    let Field::Is(elements, at) = section.array("source_pool", "an array of addresses", out) else {
+        return Vec::new();
+    };
+    if elements.len() > MAX_POOLS as usize {
+        let message = format!("at most {MAX_POOLS} addresses are possible");
+        out.mistake(at, &section.path("source_pool"), message);
+    }
+    let mut pool: Vec<IpAddr> = Vec::new();
+    for (value, path, at) in elements {
+        let Some(text) = value.as_str() else {
+            out.mistake(at, &path, wrong_type("an address", value));
+            continue;
+        };
+        let problem = match text.parse::<IpAddr>() {
+            Ok(address) if pool.contains(&address) => "the address is there twice",
+            Ok(address)
+                if address.is_unspecified() || address.is_loopback() || address.is_multicast() =>
+            {
+                "not an address of a network's host"
+            }
+            Ok(address) => {
+                pool.push(address);
+                continue;
+            }
+            Err(_) => "not an IP address; names are not looked up",
+        };
+        out.mistake(at, &path, format!("{}: {problem}", quoted(text)));
+    }
+    pool
 }
 
 /// Addresses or prefixes, one for each family.

@@ -29,6 +29,7 @@ pub(super) fn config(raw: RawFile, out: &mut Collector) -> Option<Config> {
         unique_name(&service.name, &service.path, &mut names, out);
         unique_endpoint(service, &mut endpoints, out);
     }
+    full_nat_has_pool(&raw.services, &raw.data_plane.source_pool, out);
     if let Some(at) = raw.no_ipv6 {
         room_for_ipv6(&raw.services, at, out);
     }
@@ -46,6 +47,38 @@ pub(super) fn config(raw: RawFile, out: &mut Collector) -> Option<Config> {
         control: raw.control,
         services: services.into_iter().collect::<Option<_>>()?,
     })
+}
+
+/// Reports `full-nat` services without an address to stand for their clients, and
+/// addresses of the pool that are a service's or a backend's.
+fn full_nat_has_pool(services: &[RawService], pool: &[IpAddr], out: &mut Collector) {
+    for service in services {
+        if let Some((address, at)) = service.address.spot() {
+            let same = |other: &IpAddr| Family::of(*other) == Family::of(*address);
+            if service.forwarding == Forwarding::FullNat && !pool.iter().any(same) {
+                let message = format!(
+                    "`forwarding = \"full-nat\"` needs an {} address of ours to stand for clients: \
+                     name one or more in `data_plane.source_pool`",
+                    Family::of(*address)
+                );
+                out.mistake(at, &service.path, message);
+            }
+            if pool.contains(address) {
+                let message = "this address is in `data_plane.source_pool`: packets to it are \
+                               servers' answers";
+                out.mistake(at, &format!("{}.address", service.path), message);
+            }
+        }
+        for backend in &service.backends {
+            if let Some((address, at)) = backend.address.spot()
+                && pool.contains(address)
+            {
+                let message = "this address is in `data_plane.source_pool`, so it is this \
+                               machine's";
+                out.mistake(at, &format!("{}.address", backend.path), message);
+            }
+        }
+    }
 }
 
 /// Reports services of IPv6 where the file says that no flows of it are held.
@@ -163,7 +196,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         .backends
         .into_iter()
         .map(|backend| match forwarding {
-            Forwarding::Nat => resolve_backend(backend, port, out),
+            Forwarding::Nat | Forwarding::FullNat => resolve_backend(backend, port, out),
             Forwarding::Dsr | Forwarding::Ipip | Forwarding::Gue => {
                 resolve_direct(backend, forwarding, port, out)
             }

@@ -77,6 +77,10 @@ pub struct DataPlane {
     /// Our ends of tunnels, at most one entry for each family; without one, the
     /// address that the kernel's route to a server prefers.
     pub tunnel_sources: Vec<TunnelSource>,
+    /// Our addresses that stand for clients in `full-nat`, each once, at most
+    /// [`lb_common::abi::MAX_POOLS`]. Each has
+    /// [`lb_common::ports::PORTS_PER_ADDRESS`] ports of either protocol.
+    pub source_pool: Vec<IpAddr>,
 }
 
 spelled! {
@@ -166,8 +170,11 @@ spelled! {
         Ipip = "ipip",
         /// The same in UDP, by Generic UDP Encapsulation.
         Gue = "gue",
+        /// As `nat`, with one of our own addresses in place of the client's:
+        /// replies come back here whatever the servers' routes are.
+        FullNat = "full-nat",
     }
-    later: ["full-nat", "transparent"]
+    later: ["transparent"]
 }
 
 impl Forwarding {
@@ -175,7 +182,7 @@ impl Forwarding {
     pub const fn is_direct(self) -> bool {
         match self {
             Self::Dsr | Self::Ipip | Self::Gue => true,
-            Self::Nat => false,
+            Self::Nat | Self::FullNat => false,
         }
     }
 

@@ -15,11 +15,7 @@ use crate::{
 };
 use anyhow::Result;
 use lb_common::abi;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    time::Instant,
-};
+use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
 impl Network {
     /// Puts the VIPs that are ours to announce on an interface, and says so.
@@ -29,14 +25,9 @@ impl Network {
             .into_iter()
             .filter(|l| config.data_plane.interfaces.contains(&l.name))
             .collect();
-        let mut addresses: BTreeMap<IpAddr, ()> = BTreeMap::new();
-        for service in &config.services {
-            if service.announce == Announce::Address
-                && addresses.insert(service.address, ()).is_none()
-            {
-                let placed = announce::place(self.netlink.handle(), service.address, &ours).await?;
-                self.announcements.push(placed);
-            }
+        for address in announced(config) {
+            let placed = announce::place(self.netlink.handle(), address, &ours).await?;
+            self.announcements.push(placed);
         }
         self.send_announcements();
         if !self.announcements.is_empty() {
@@ -159,20 +150,19 @@ impl Network {
     }
 }
 
-/// Addresses that are ours to announce.
+/// VIPs that are ours to announce, and the addresses that stand for clients.
 fn announced(config: &Config) -> BTreeSet<IpAddr> {
     let ours = config
         .services
         .iter()
         .filter(|service| service.announce == Announce::Address);
-    ours.map(|service| service.address).collect()
+    let pool = config.data_plane.source_pool.iter().copied();
+    ours.map(|service| service.address).chain(pool).collect()
 }
 
 pub(super) async fn withdraw(config: &Config, netlink: &Netlink) -> Result<()> {
-    for service in &config.services {
-        if service.announce == Announce::Address {
-            announce::withdraw(netlink.handle(), service.address).await?;
-        }
+    for address in announced(config) {
+        announce::withdraw(netlink.handle(), address).await?;
     }
     Ok(())
 }

@@ -43,6 +43,11 @@ pub(crate) fn fixed(old: &Config, new: &Config) -> Vec<&'static str> {
             "data_plane.pin_directory",
             a.pin_directory != b.pin_directory,
         ),
+        ("data_plane.source_pool", a.source_pool != b.source_pool),
+        (
+            "data_plane.tunnel_source",
+            a.tunnel_sources != b.tunnel_sources,
+        ),
         ("data_plane.reattach", a.reattach != b.reattach),
         ("control.socket", c.socket != d.socket),
         (

@@ -3,6 +3,7 @@
 
 use super::clock;
 use crate::{
+    Family,
     config::{Algorithm, Config, Forwarding, Measure, Mode, Pick, Protocol, Service},
     dataplane::{self, Books, Hook, HookState, Maps, PinState, Pins, Sizes, Wanted},
     net::links::{self, Link},
@@ -10,8 +11,8 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use lb_common::{
     abi::{
-        self, Address, Backend, LAYOUT_VERSION, RELATIVE_ONE, ServiceKey, Settings, backend_flags,
-        ticks_from_ms,
+        self, Address, Backend, LAYOUT_VERSION, PoolAddress, RELATIVE_ONE, ServiceKey, Settings,
+        backend_flags, ticks_from_ms,
     },
     control::{
         AcaParameters, Algorithm as EngineAlgorithm, BackendConfig, Calculation, EngineConfig,
@@ -57,7 +58,10 @@ pub(crate) struct Plan {
 
 /// Sizes of the maps for a configuration.
 pub(crate) fn sizes(config: &Config) -> Sizes {
-    config.data_plane.flow_table.sizes()
+    Sizes {
+        pools: u32::try_from(config.data_plane.source_pool.len()).unwrap_or(u32::MAX),
+        ..config.data_plane.flow_table.sizes()
+    }
 }
 
 /// How to attach.
@@ -195,6 +199,7 @@ pub(crate) fn fill(config: &Config, maps: &mut Maps, books: &mut Books) -> Resul
 /// and nobody new gets any yet.
 pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Result<Vec<Placed>> {
     fill_settings(config, maps)?;
+    fill_pools(config, maps);
     let mut placed = Vec::new();
     for service in &config.services {
         let key = service_key(service);
@@ -299,7 +304,36 @@ fn forwarding(forwarding: Forwarding) -> u8 {
         Forwarding::Dsr => abi::forwarding::DSR,
         Forwarding::Ipip => abi::forwarding::IPIP,
         Forwarding::Gue => abi::forwarding::GUE,
+        Forwarding::FullNat => abi::forwarding::FULL_NAT,
     }
+}
+
+/// The addresses that stand for clients, those of IPv4 first. Ports of an address
+/// that comes in another's place are all free.
+fn fill_pools(config: &Config, maps: &Maps) {
+    for (index, address) in (1..).zip(pool(config)) {
+        let entry = PoolAddress {
+            address: map_address(address),
+            ..maps.pools.read(index)
+        };
+        if maps.pools.read(index).address == entry.address {
+            continue;
+        }
+        let first = abi::pool_cell(index, false, 0);
+        for cell in first..first + abi::POOL_CELLS {
+            maps.pool_ports.write(cell, 0);
+        }
+        maps.pools.write(index, entry);
+    }
+}
+
+/// The pool in the order of its indices, which begin at 1.
+fn pool(config: &Config) -> impl Iterator<Item = IpAddr> + '_ {
+    let of = |family: Family| {
+        let all = config.data_plane.source_pool.iter().copied();
+        all.filter(move |address| Family::of(*address) == family)
+    };
+    Family::ALL.into_iter().flat_map(of)
 }
 
 /// Lets new flows come to what was placed and to nothing else. Keys lead to the
@@ -354,6 +388,15 @@ fn publish_keys(config: &Config, maps: &mut Maps, placed: &[Placed]) -> Result<(
             };
             [(key, placed.index), (ping, placed.index)]
         })
+        .chain((1..).zip(pool(config)).map(|(index, address)| {
+            let key = ServiceKey {
+                address: map_address(address),
+                port: 0,
+                protocol: abi::POOL_PROTOCOL,
+                family: family(address),
+            };
+            (key, index)
+        }))
         .collect();
     for (key, index) in &wanted {
         maps.services.insert(key, index, 0)?;
@@ -388,6 +431,14 @@ pub(crate) fn write_filter(maps: &Maps) {
             mark(&backend.address, family);
         }
     }
+    let pools = maps.settings.read(0).pools;
+    let (four, six) = (pools & 0xffff, pools >> 16);
+    for index in 1..=four + six {
+        mark(
+            &maps.pools.read(index).address,
+            if index <= four { 4 } else { 6 },
+        );
+    }
     for (index, word) in (0..).zip(words) {
         maps.filter.write(index, word);
     }
@@ -413,6 +464,12 @@ fn fill_settings(config: &Config, maps: &Maps) -> Result<()> {
     }
     settings.flow_capacity4 = config.data_plane.flow_table.ipv4;
     settings.flow_capacity6 = config.data_plane.flow_table.ipv6;
+    let count = |family: Family| {
+        let all = config.data_plane.source_pool.iter();
+        all.filter(|address| Family::of(**address) == family)
+            .count() as u32
+    };
+    settings.pools = count(Family::V6) << 16 | count(Family::V4);
     settings.heartbeat = clock::tick();
     settings.heartbeat_expiry = ticks(HEARTBEAT_EXPIRY);
     // One table serves all services: the most patient one's limit counts.

@@ -137,7 +137,8 @@ impl Loaded {
             .map_max_entries("SPILL4", sizes.spill4)
             .map_max_entries("FLOWS6", sizes.buckets6)
             .map_max_entries("COLD6", sizes.buckets6)
-            .map_max_entries("SPILL6", sizes.spill6);
+            .map_max_entries("SPILL6", sizes.spill6)
+            .map_max_entries("POOL_PORTS", sizes.pool_cells());
         for name in maps::names(sizes) {
             loader.map_pin_path(name, pins.map(name));
         }

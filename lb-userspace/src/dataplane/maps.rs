@@ -5,8 +5,8 @@ use anyhow::{Context as _, Result};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, RingBuf};
 use lb_common::{
     abi::{
-        Backend, Bucket4, Bucket6, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name, Report,
-        Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
+        Backend, Bucket4, Bucket6, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name,
+        PoolAddress, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
     },
     reason::Reason,
 };
@@ -45,6 +45,10 @@ pub struct Maps {
     pub hops: Mapped<Hop>,
     /// Next hop key → index.
     pub hop_index: HashMap<MapData, HopKey, u32>,
+    /// Addresses that stand for clients; index 0 is none.
+    pub pools: Mapped<PoolAddress>,
+    /// Who has which of their ports.
+    pub pool_ports: Mapped<u64>,
     /// Counters by reason.
     pub reasons: PerCpuArray<MapData, u64>,
     /// The IPv4 flow table.
@@ -84,6 +88,8 @@ impl Maps {
             reports: typed(pins, "REPORTS", PerCpuArray::try_from)?,
             hops: mapped(pins, "HOPS")?,
             hop_index: typed(pins, "HOP_INDEX", HashMap::try_from)?,
+            pools: mapped(pins, "POOLS")?,
+            pool_ports: mapped(pins, "POOL_PORTS")?,
             reasons: typed(pins, "REASONS", PerCpuArray::try_from)?,
             flows4: mapped(pins, "FLOWS4")?,
             cold4: mapped(pins, "COLD4")?,

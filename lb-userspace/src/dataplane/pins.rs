@@ -30,6 +30,8 @@ pub struct Sizes {
     pub buckets6: u32,
     /// Entries of the IPv6 spill.
     pub spill6: u32,
+    /// Addresses that stand for clients, at most [`abi::MAX_POOLS`].
+    pub pools: u32,
 }
 
 impl Sizes {
@@ -42,6 +44,15 @@ impl Sizes {
             spill4: Self::spill(flows4),
             buckets6: Self::buckets(flows6),
             spill6: Self::spill(flows6),
+            pools: 0,
+        }
+    }
+
+    /// Cells of `POOL_PORTS`: a map has at least one element.
+    pub(crate) const fn pool_cells(&self) -> u32 {
+        match self.pools {
+            0 => 1,
+            pools => pools * abi::POOL_CELLS,
         }
     }
 
@@ -124,6 +135,8 @@ impl Kind {
                 size_of::<abi::Spilled4>(),
                 sizes.spill4,
             ),
+            array("POOLS", size_of::<abi::PoolAddress>(), abi::MAX_POOLS + 1),
+            array("POOL_PORTS", 8, sizes.pool_cells()),
             array("FLOWS6", size_of::<abi::Bucket6>(), sizes.buckets6),
             array("COLD6", size_of::<abi::ColdBucket>(), sizes.buckets6),
             hash(

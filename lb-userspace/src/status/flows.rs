@@ -5,6 +5,7 @@
 //! that opened or ended meanwhile may be missing, and none is shown twice
 //! unless it moved.
 
+use crate::daemon::ip_address;
 use crate::{
     Family,
     dataplane::{AnyBucket, Maps, decode_name},
@@ -59,6 +60,9 @@ pub struct Flow {
     pub virtual_end: String,
     /// The server's address and port.
     pub server: String,
+    /// In `full-nat` what stands for the client there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// `half-open`, `answered`, `established`, `client-fin`, `server-fin`,
     /// `closed` or `reset`; the last two linger for stragglers. Of datagrams
     /// `datagram` and `conversing`.
@@ -133,8 +137,21 @@ impl Words {
         u32::from(self.virtual_end as u16)
     }
 
-    /// `server`: the address of its backend.
-    fn describe(&self, names: (String, String), server: Address, now: u32, spilled: bool) -> Flow {
+    /// Index of the pool address that stands for the client; 0: none.
+    fn pool(&self) -> u32 {
+        u32::from(self.backend_end as u16)
+    }
+
+    /// `server`: the endpoint of its backend; `pool`: the address that stands for
+    /// its client, if one does.
+    fn describe(
+        &self,
+        names: (String, String),
+        server: SocketAddr,
+        pool: Address,
+        now: u32,
+        spilled: bool,
+    ) -> Flow {
         let end = |word: u64, address| endpoint(self.family, word >> 16, address);
         let ticks = ticks_between(meta::tick(self.meta), now);
         let seconds = f64::from(ticks) * f64::from(1u32 << TICK_SHIFT) / 1e9;
@@ -149,10 +166,8 @@ impl Words {
             },
             client: end(self.client, address6(self.ends.client)),
             virtual_end: end(self.virtual_end, address6(self.ends.virtual_address)),
-            server: match (self.family, self.backend_end) {
-                (Family::V6, 0) => endpoint(self.family, 0, [0; 16]),
-                _ => end(self.backend_end, server),
-            },
+            server: server.to_string(),
+            source: (self.pool() != 0).then(|| end(self.backend_end, pool)),
             state: state(self.meta),
             age_seconds: (seconds * 100.0).round() / 100.0,
             next_hop: meta::hop(self.meta),
@@ -235,10 +250,14 @@ pub fn read(maps: &Maps, filter: &Filter) -> Result<Flows, UnknownService> {
             return;
         }
         let names = (service, decode_name(&maps.backend_names.read(backend)));
-        let server = maps.backends.read(backend).address;
-        found
-            .flows
-            .push(words.describe(names, server, now, spilled));
+        let entry = maps.backends.read(backend);
+        let server = SocketAddr::new(ip_address(&entry.address, entry.family), entry.port);
+        let pool = match words.pool() {
+            pool if pool < maps.pools.len() => maps.pools.read(pool).address,
+            _ => [0; 16],
+        };
+        let flow = words.describe(names, server, pool, now, spilled);
+        found.flows.push(flow);
     };
     for position in 0..maps.bucket_count() {
         let bucket: AnyBucket<'_> = maps.bucket(position);
@@ -284,7 +303,10 @@ pub fn render(found: &Flows) -> String {
             flow.client.clone(),
             flow.virtual_end.clone(),
             format!("{}/{}", flow.service, flow.backend),
-            flow.server.clone(),
+            match &flow.source {
+                None => flow.server.clone(),
+                Some(source) => format!("{} from {source}", flow.server),
+            },
             flow.state.into(),
             format!("{:.1}", flow.age_seconds),
             flow.next_hop.to_string(),
@@ -322,7 +344,8 @@ mod tests {
         let words = copy(Family::V4, &way(meta), || Ends::NONE).unwrap();
         assert_eq!(words.backend(), 5);
         let names = || ("web".to_owned(), "w1".to_owned());
-        let flow = words.describe(names(), [0; 16], 104, false);
+        let server = || "10.0.0.11:8080".parse().unwrap();
+        let flow = words.describe(names(), server(), [0; 16], 104, false);
         let expected = Flow {
             service: "web".into(),
             backend: "w1".into(),
@@ -330,6 +353,7 @@ mod tests {
             client: "192.0.2.7:40000".into(),
             virtual_end: "198.51.100.10:80".into(),
             server: "10.0.0.11:8080".into(),
+            source: None,
             state: "established",
             age_seconds: 1.07,
             next_hop: 9,
@@ -338,7 +362,12 @@ mod tests {
         };
         assert_eq!(flow, expected);
         // A packet of this very tick, noted by a CPU that is ahead.
-        assert_eq!(words.describe(names(), [0; 16], 99, true).age_seconds, 0.0);
+        assert_eq!(
+            words
+                .describe(names(), server(), [0; 16], 99, true)
+                .age_seconds,
+            0.0
+        );
         let found = Flows {
             total: 3,
             more: true,

@@ -25,6 +25,10 @@ fn full_example() {
             },
             pin_directory: "/sys/fs/bpf/lb".into(),
             reattach: false,
+            source_pool: vec![
+                "192.0.2.60".parse().unwrap(),
+                "2001:db8::60".parse().unwrap(),
+            ],
             tunnel_sources: vec![TunnelSource {
                 address: "192.0.2.32".parse().unwrap(),
                 length: 28,

@@ -127,6 +127,7 @@ impl Lab {
             spill4: spill,
             buckets6: buckets,
             spill6: spill,
+            pools: 0,
         };
         pins.check_file_system()?;
         let loaded = Loaded::new(&pins, PinState::Absent, sizes)?;
