@@ -25,6 +25,7 @@ extern crate alloc;
 
 pub mod abi;
 pub mod atomic;
+pub mod bench;
 pub mod checksum;
 #[cfg(feature = "control")]
 pub mod control;

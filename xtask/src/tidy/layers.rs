@@ -107,27 +107,27 @@ fn declared(manifest: &str) -> Vec<(usize, &str, bool)> {
     found
 }
 
-/// Raw packet pointers are in one directory.
+/// Raw packet pointers are in one module of each program.
 pub(super) fn packet_pointers(files: &[File]) -> Vec<Finding> {
-    only_in(
-        files,
-        "lb-ebpf/src/packet/",
-        &["data_end"],
-        "packet pointers",
-    )
+    only_in(files, "packet", &["data_end"], "packet pointers")
 }
 
-/// Map statics are in one file.
+/// Map statics are in one module of each program.
 pub(super) fn map_statics(files: &[File]) -> Vec<Finding> {
-    only_in(
-        files,
-        "lb-ebpf/src/maps.rs",
-        &["btf_map", "map"],
-        "map statics",
-    )
+    only_in(files, "maps", &["btf_map", "map"], "map statics")
 }
+
+/// The directories of the packet path and of what it is compared with.
+const PROGRAMS: [&str; 2] = ["lb-ebpf/src/", "lb-ebpf/src/floors/"];
 
 fn only_in(files: &[File], home: &str, attributes: &[&str], what: &str) -> Vec<Finding> {
+    let is_home = |path: &str| {
+        PROGRAMS.iter().any(|program| {
+            let rest = path.strip_prefix(program);
+            let rest = rest.and_then(|rest| rest.strip_prefix(home));
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
+    };
     // A map is declared by an attribute, a pointer is a plain word.
     let broken = |line: &str| {
         attributes.iter().any(|word| {
@@ -138,10 +138,11 @@ fn only_in(files: &[File], home: &str, attributes: &[&str], what: &str) -> Vec<F
     };
     files
         .iter()
-        .filter(|file| file.path.starts_with("lb-ebpf/src/") && !file.path.starts_with(home))
+        .filter(|file| file.path.starts_with("lb-ebpf/src/") && !is_home(&file.path))
         .flat_map(|file| {
-            lines_with(file, broken)
-                .map(|line| Finding::new(file, line, format!("{what} belong in {home}")))
+            lines_with(file, broken).map(|line| {
+                Finding::new(file, line, format!("{what} belong in {home}.rs or {home}/"))
+            })
         })
         .collect()
 }
@@ -298,6 +299,14 @@ mod tests {
             packet_pointers,
             &[("lb-ebpf/src/packet/mod.rs", pointer)],
             &[],
+        );
+        expect(
+            packet_pointers,
+            &[
+                ("lb-ebpf/src/floors/packet.rs", pointer),
+                ("lb-ebpf/src/stages/packet.rs", pointer),
+            ],
+            &["lb-ebpf/src/stages/packet.rs:1"],
         );
         expect(
             packet_pointers,
