@@ -39,7 +39,8 @@ impl BalancerConfig {
     pub fn new(services: &str) -> Self {
         Self {
             interfaces: vec![FRONT_DEVICE.to_owned(), BACK_DEVICE.to_owned()],
-            data_plane: "mode = \"native\"\nflow_table = { ipv4 = 65_536 }\n".to_owned(),
+            data_plane: "mode = \"native\"\nflow_table = { ipv4 = 65_536, ipv6 = 16_384 }\n"
+                .to_owned(),
             control: String::new(),
             services: services.to_owned(),
         }

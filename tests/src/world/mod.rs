@@ -7,6 +7,8 @@
 //! 10.1.0.0/16                                              10.2.0.11, .12, …
 //! ```
 //!
+//! With [`Topology::dual_stack`] every host has IPv6 addresses beside these.
+//!
 //! One script makes this network for tests and demonstration alike, so that
 //! what is demonstrated is what is tested. A [`World`] belongs to whoever made
 //! it: the names are unique to the process, nothing outside is touched, and
@@ -30,6 +32,7 @@ mod namespace;
 mod process;
 mod scratch;
 mod server;
+mod status;
 pub mod topology;
 mod wire;
 
@@ -44,6 +47,7 @@ pub use namespace::{Namespace, Offload};
 pub use process::{Process, run, wait_until};
 pub use scratch::Scratch;
 pub use server::{Access, NginxOptions, PAYLOAD_SIZES, Server};
+pub use status::{PATIENCE, Status, named, number, web};
 pub use topology::{Topology, World};
 pub use wire::tcp_frame;
 

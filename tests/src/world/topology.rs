@@ -1,10 +1,11 @@
 //! The script that makes the network: the only one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
+use steerline::Family;
 
 use super::namespace::{self, Namespace, Offload};
 use super::scratch;
@@ -21,6 +22,16 @@ pub const BACK: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
 pub const VIP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 10);
 /// Clients may use every address of this network, of 16 bits, as their own.
 pub const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 0);
+/// [`FRONT`] in a world of both families, and so on.
+pub const FRONT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 1);
+/// See [`CLIENT`].
+pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 2);
+/// See [`BACK`].
+pub const BACK6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xb, 0, 0, 0, 0, 1);
+/// See [`VIP`].
+pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, 0x10);
+/// See [`CLIENTS`]: 16 bits as well.
+pub const CLIENTS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, 0);
 /// The client host's interface.
 pub const CLIENT_DEVICE: &str = "eth0";
 /// The balancer's interface towards the clients.
@@ -32,6 +43,22 @@ pub const UPLINK_DEVICE: &str = "uplink";
 /// Every server's interface.
 pub const SERVER_DEVICE: &str = "eth0";
 
+/// [`VIP`] in a family.
+pub const fn vip(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(VIP),
+        Family::V6 => IpAddr::V6(VIP6),
+    }
+}
+
+/// [`FRONT`] in a family.
+pub const fn front(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(FRONT),
+        Family::V6 => IpAddr::V6(FRONT6),
+    }
+}
+
 /// Most servers of one world: their addresses and MACs end in one byte.
 const MOST_SERVERS: u8 = 200;
 
@@ -40,13 +67,27 @@ const MOST_SERVERS: u8 = 200;
 pub struct Topology {
     /// How many server hosts stand behind the balancer.
     pub servers: u8,
+    /// Whether every host has IPv6 addresses too. Neighbour discovery and
+    /// reports of multicast groups are on the wire then.
+    pub dual_stack: bool,
 }
 
 impl Topology {
     /// The usual one: a client, a balancer with two interfaces, `servers`
     /// hosts behind it.
     pub fn two_armed(servers: u8) -> Self {
-        Self { servers }
+        Self {
+            servers,
+            dual_stack: false,
+        }
+    }
+
+    /// The same with IPv6 beside IPv4.
+    pub fn dual_stack(self) -> Self {
+        Self {
+            dual_stack: true,
+            ..self
+        }
     }
 }
 
@@ -79,6 +120,9 @@ impl World {
         };
         world.build_front().context("cannot build the front")?;
         world.build_back().context("cannot build the back")?;
+        if topology.dual_stack {
+            world.build_ipv6().context("cannot add IPv6")?;
+        }
         Ok(world)
     }
 
@@ -139,6 +183,49 @@ impl World {
         Ok(())
     }
 
+    /// IPv6 on every link. Namespaces make no link-local addresses by themselves,
+    /// and hosts need them to ask for neighbours.
+    fn build_ipv6(&self) -> Result<()> {
+        let (client, balancer) = (&self.client, &self.balancer);
+        let add = |host: &Namespace, device: &str, address: Ipv6Addr, local: u16| {
+            let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, local);
+            for address in [address, link_local] {
+                host.ip(&format!("address add {address}/64 dev {device} nodad"))?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        add(balancer, FRONT_DEVICE, FRONT6, 0x101)?;
+        add(client, CLIENT_DEVICE, CLIENT6, 0x102)?;
+        add(balancer, BACK_DEVICE, BACK6, 0x201)?;
+        // By a link-local address, as routers advertise themselves.
+        balancer.ip(&format!(
+            "route add {CLIENTS6}/112 via fe80::102 dev {FRONT_DEVICE}"
+        ))?;
+        client.ip(&format!("-6 route add default via {FRONT6}"))?;
+        client.ip(&format!("route add local {CLIENTS6}/112 dev lo"))?;
+        // In IPv6 an address that is only routed here cannot be bound to.
+        client.sysctl("net/ipv6/ip_nonlocal_bind", "1")?;
+        for (number, server) in (1..).zip(&self.servers) {
+            let address = Self::server_address6(number);
+            add(server, SERVER_DEVICE, address, 0x400 + u16::from(number))?;
+            server.ip(&format!("-6 route add default via {BACK6}"))?;
+        }
+        Ok(())
+    }
+
+    /// The IPv6 address of server `number`, counted from 1.
+    const fn server_address6(number: u8) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 0xdb8, 0xb, 0, 0, 0, 0, 0x10 + number as u16)
+    }
+
+    /// The address of server `number` in a family, counted from 1.
+    pub const fn server_ip(number: u8, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => IpAddr::V4(Self::server_address(number)),
+            Family::V6 => IpAddr::V6(Self::server_address6(number)),
+        }
+    }
+
     /// The address of server `number`, counted from 1.
     pub const fn server_address(number: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 2, 0, 10 + number)
@@ -175,14 +262,22 @@ impl World {
     /// The next `count` client addresses of this world that nothing has used,
     /// so that one part of a test does not meet the flows of another.
     pub fn fresh_clients(&self, count: u16) -> Result<Vec<IpAddr>> {
+        self.fresh_clients_in(Family::V4, count)
+    }
+
+    /// The same in a family.
+    pub fn fresh_clients_in(&self, family: Family, count: u16) -> Result<Vec<IpAddr>> {
         let used = self.fresh_client.fetch_add(count, Ordering::Relaxed);
         anyhow::ensure!(
             used.checked_add(count).is_some(),
             "a world has 65,535 client addresses, and they are used up"
         );
-        let network = u32::from(CLIENTS);
+        let address = |offset: u32| match family {
+            Family::V4 => IpAddr::from(Ipv4Addr::from(u32::from(CLIENTS) + offset)),
+            Family::V6 => IpAddr::from(Ipv6Addr::from(u128::from(CLIENTS6) + u128::from(offset))),
+        };
         Ok((1..=u32::from(count))
-            .map(|offset| Ipv4Addr::from(network + u32::from(used) + offset).into())
+            .map(|offset| address(u32::from(used) + offset))
             .collect())
     }
 }

@@ -9,7 +9,8 @@ use std::io::Read as _;
 use std::net::Shutdown;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use steerline::Family;
 use steerline_tests::world::{
     Balancer, Capture, Client, Load, NginxOptions, PAYLOAD_SIZES, Server, Topology, Until, World,
     payload_digest, topology,
@@ -17,7 +18,7 @@ use steerline_tests::world::{
 
 use crate::endings;
 use crate::hosts::{self, Host, Manner};
-use crate::site::{self, DIRECT, PATIENCE, Service, Status, web};
+use crate::site::{self, PATIENCE, Service, Status, web};
 use crate::turn;
 
 const WEB: &str = "web";
@@ -25,29 +26,42 @@ const WEB: &str = "web";
 const TIME_TO_LIVE: u8 = 64;
 
 /// An nginx on server `number` that listens at the virtual address only.
-pub(crate) fn nginx(world: &World, number: u8) -> Result<Server> {
+pub(crate) fn nginx(world: &World, number: u8, family: Family) -> Result<Server> {
     let server = world.server(number)?;
     site::hold(server)?;
-    Server::nginx(server, NginxOptions::new(&web(number), DIRECT))
+    let options = NginxOptions::new(&web(number), site::direct(family));
+    Server::nginx(server, options)
 }
 
 #[test]
 fn payloads_of_every_size_come_back_past_the_balancer() -> Result<()> {
+    for family in Family::ALL {
+        payloads_come_back(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn payloads_come_back(family: Family) -> Result<()> {
     let Some(_turn) = turn::take() else {
         return Ok(());
     };
-    let world = World::new(&Topology::two_armed(3))?;
+    let world = World::new(&Topology::two_armed(3).dual_stack())?;
     site::unmerged(world.balancer())?;
+    // Answers come back by the balancer's kernel, which is the servers' router.
+    // In IPv4 it is one as soon as its interfaces forward, in IPv6 by this.
+    let is_router = "net/ipv6/conf/all/forwarding";
+    world.balancer().sysctl(is_router, "1")?;
     let _servers: Vec<Server> = (1..=3)
-        .map(|number| nginx(&world, number))
+        .map(|number| nginx(&world, number, family))
         .collect::<Result<_>>()?;
-    let service = Service::dsr(WEB, 80).least_connections().over(&[1, 1, 1]);
+    let service = Service::dsr(WEB, 80).in_family(family);
+    let service = service.least_connections().over(&[1, 1, 1]);
     let balancer = Balancer::start(world.balancer(), &site::config(&[&service]))?;
     let at_client = Capture::start(world.client(), topology::CLIENT_DEVICE, "tcp")?;
     let at_servers = Capture::start(world.switch(), topology::UPLINK_DEVICE, "tcp")?;
 
     let client = Client::new(world.client());
-    let source = world.fresh_clients(1)?[0];
+    let source = world.fresh_clients_in(family, 1)?[0];
     for size in PAYLOAD_SIZES {
         let path = format!("/bytes/{size}");
         let response = client.get(Some(source), service.target(), &path)??;
@@ -60,7 +74,7 @@ fn payloads_of_every_size_come_back_past_the_balancer() -> Result<()> {
     // Many at a time, so that the fewest connections lead to every server.
     let load = Load {
         workers: 8,
-        sources: world.fresh_clients(16)?,
+        sources: world.fresh_clients_in(family, 16)?,
         path: "/bytes/15361".to_owned(),
         ..Load::sequential(service.target(), 300)
     };
@@ -77,11 +91,16 @@ fn payloads_of_every_size_come_back_past_the_balancer() -> Result<()> {
     let towards = "tcp.dstport == 80";
     let sent = at_client.count(towards)?;
     assert_eq!(at_servers.count(towards)?, sent);
-    let same = format!("{towards} && ip.dst == {DIRECT} && ip.ttl == {TIME_TO_LIVE}");
+    let target = service.target().ip();
+    let (address, left) = match family {
+        Family::V4 => ("ip.dst", "ip.ttl"),
+        Family::V6 => ("ipv6.dst", "ipv6.hlim"),
+    };
+    let same = format!("{towards} && {address} == {target} && {left} == {TIME_TO_LIVE}");
     assert_eq!(at_servers.count(&same)?, sent);
     let macs = "eth.src == 02:00:00:00:02:01 && eth.dst[0:5] == 02:00:00:00:04";
     assert_eq!(at_servers.count(&format!("{towards} && {macs}"))?, sent);
-    println!("{sent} packets towards servers, all for {DIRECT}");
+    println!("{sent} packets towards servers, all for {target}");
 
     // Each packet of a client was forwarded; those of servers were not touched.
     let status = Status::now(&balancer)?;

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
 use anyhow::{Context, Result};
+use steerline::Family;
 use steerline_tests::world::{Balancer, Topology, World};
 
 use crate::resolver::{self, NameServer, Resolver};
@@ -22,8 +23,9 @@ const WEIGHTS: [u32; 3] = [3, 1, 1];
 const PORTS: u16 = 200;
 const FIRST_PORT: u16 = 20_000;
 
-fn service() -> Service {
+fn service(family: Family) -> Service {
     Service::nat(DNS, resolver::PORT)
+        .in_family(family)
         .line("protocol", "udp")
         .round_robin()
         .over(&WEIGHTS)
@@ -36,12 +38,13 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Result<Self> {
-        let world = World::new(&Topology::two_armed(3))?;
+    fn new(family: Family) -> Result<Self> {
+        let world = World::new(&Topology::two_armed(3).dual_stack())?;
         let servers = (1..=3)
-            .map(|number| NameServer::start(&world, number))
+            .map(|number| NameServer::start(&world, number, family))
             .collect::<Result<_>>()?;
-        let balancer = Balancer::start(world.balancer(), &site::config(&[&service()]))?;
+        let config = site::config(&[&service(family)]);
+        let balancer = Balancer::start(world.balancer(), &config)?;
         Ok(Self {
             balancer,
             _servers: servers,
@@ -63,16 +66,23 @@ fn shares(answers: &[Ipv4Addr]) -> Vec<usize> {
 
 #[test]
 fn ten_thousand_queries_are_answered_in_exact_shares() -> Result<()> {
+    for family in Family::ALL {
+        ten_thousand_queries(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn ten_thousand_queries(family: Family) -> Result<()> {
     const QUERIES: usize = 10_000;
     const WORKERS: usize = 4;
     let Some(_turn) = turn::take() else {
         return Ok(());
     };
-    let scene = Scene::new()?;
-    let target = service().target();
+    let scene = Scene::new(family)?;
+    let target = service(family).target();
     let clients = scene
         .world
-        .fresh_clients((QUERIES / usize::from(PORTS)) as u16)?;
+        .fresh_clients_in(family, (QUERIES / usize::from(PORTS)) as u16)?;
     let sources: Vec<SocketAddr> = (FIRST_PORT..FIRST_PORT + PORTS)
         .flat_map(|port| {
             clients
@@ -119,20 +129,36 @@ fn ten_thousand_queries_are_answered_in_exact_shares() -> Result<()> {
     assert_eq!(status.counter("new_flow")?, QUERIES as u64);
     assert_eq!(status.counter("forwarded")?, 2 * QUERIES as u64);
     // One question and one answer each: the client has gone on in none of them.
-    let live = status.number("/flow_table/0/live")?;
-    assert_eq!(live, QUERIES as u64, "{}", status.0);
+    let (place, other) = match family {
+        Family::V4 => (0, 1),
+        Family::V6 => (1, 0),
+    };
+    let live = |table| status.number(&format!("/flow_table/{table}/live"));
+    assert_eq!(
+        (live(place)?, live(other)?),
+        (QUERIES as u64, 0),
+        "{}",
+        status.0
+    );
     status.expect_no_drops()
 }
 
 #[test]
 fn a_removed_backends_flows_go_to_the_others_with_their_next_datagram() -> Result<()> {
+    for family in Family::ALL {
+        a_removed_backends_flows(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn a_removed_backends_flows(family: Family) -> Result<()> {
     const FLOWS: u16 = 50;
     let Some(_turn) = turn::take() else {
         return Ok(());
     };
-    let scene = Scene::new()?;
-    let target = service().target();
-    let client = scene.world.fresh_clients(1)?[0];
+    let scene = Scene::new(family)?;
+    let target = service(family).target();
+    let client = scene.world.fresh_clients_in(family, 1)?[0];
     let mut resolvers: Vec<Resolver> = scene.world.client().enter(|| {
         (FIRST_PORT..FIRST_PORT + FLOWS)
             .map(|port| Resolver::new(SocketAddr::new(client, port), target))
@@ -150,7 +176,7 @@ fn a_removed_backends_flows_go_to_the_others_with_their_next_datagram() -> Resul
 
     scene
         .balancer
-        .write_config(&site::config(&[&service().without(1)]))?;
+        .write_config(&site::config(&[&service(family).without(1)]))?;
     let answer = scene.balancer.json(&["reload"])?;
     assert_eq!(answer["removed"][0], "dns/web-1", "{answer}");
 

@@ -102,7 +102,7 @@ impl Scene {
             .ip(&format!("route add 10.9.0.0/16 via {}", topology::CLIENT))?;
         let services = services.map(|service| service.line("inband_health.syn_timeout", "2m"));
         let config = BalancerConfig {
-            data_plane: "flow_table = { ipv4 = 262_144 }\n".to_owned(),
+            data_plane: "flow_table = { ipv4 = 262_144, ipv6 = 0 }\n".to_owned(),
             ..site::config(&services.each_ref())
         };
         Ok(Self {

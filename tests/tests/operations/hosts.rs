@@ -1,7 +1,7 @@
 //! Servers and clients that end a connection in every way there is.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -62,7 +62,7 @@ pub(crate) struct Host {
 impl Host {
     /// Listens on `port` of every address in `namespace`.
     pub(crate) fn start(namespace: &Namespace, port: u16, manner: Manner) -> Result<Self> {
-        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
         let listener = namespace
             .enter(|| listen(address))?
             .with_context(|| format!("cannot listen on {address}"))?;
@@ -109,7 +109,9 @@ impl Drop for Host {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    // IPv4 clients as well.
+    socket.set_only_v6(false)?;
     socket.bind(&address.into())?;
     socket.listen(4_096)?;
     Ok(socket.into())

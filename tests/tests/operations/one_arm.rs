@@ -1,7 +1,8 @@
 //! `dsr` over one interface: clients, balancer and servers are on one segment,
 //! and the balancer sends by where it receives (`XDP_TX`).
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use steerline::Family;
 use steerline_tests::world::{
     Balancer, BalancerConfig, Capture, Client, Load, PAYLOAD_SIZES, Server, Topology, World,
     payload_digest, topology,
@@ -9,24 +10,32 @@ use steerline_tests::world::{
 
 use crate::direct_return::nginx;
 use crate::endings;
-use crate::site::{self, DIRECT, Service, Status};
+use crate::site::{self, Service, Status};
 use crate::turn;
 
 const WEB: &str = "web";
 
 #[test]
 fn one_interface_is_enough() -> Result<()> {
+    for family in Family::ALL {
+        one_interface(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn one_interface(family: Family) -> Result<()> {
     let Some(_turn) = turn::take() else {
         return Ok(());
     };
     // The third host is the client: its default route leads to the balancer,
     // and servers answer it directly, by the switch alone.
-    let world = World::new(&Topology::two_armed(3))?;
+    let world = World::new(&Topology::two_armed(3).dual_stack())?;
     let client = world.server(3)?;
     let _servers: Vec<Server> = (1..=2)
-        .map(|number| nginx(&world, number))
+        .map(|number| nginx(&world, number, family))
         .collect::<Result<_>>()?;
-    let service = Service::dsr(WEB, 80).least_connections().over(&[1, 1]);
+    let service = Service::dsr(WEB, 80).in_family(family);
+    let service = service.least_connections().over(&[1, 1]);
     let config = BalancerConfig {
         interfaces: vec![topology::BACK_DEVICE.to_owned()],
         ..site::config(&[&service])
@@ -63,9 +72,12 @@ fn one_interface_is_enough() -> Result<()> {
     assert_eq!(status.counter("forwarded")?, sent as u64);
     // From the balancer, for the virtual address, with the client's hops.
     let towards = at_server.count("tcp.dstport == 80")?;
-    let same = format!(
-        "tcp.dstport == 80 && ip.dst == {DIRECT} && ip.ttl == 64 && eth.src == 02:00:00:00:02:01"
-    );
+    let target = service.target().ip();
+    let untouched = match family {
+        Family::V4 => format!("ip.dst == {target} && ip.ttl == 64"),
+        Family::V6 => format!("ipv6.dst == {target} && ipv6.hlim == 64"),
+    };
+    let same = format!("tcp.dstport == 80 && {untouched} && eth.src == 02:00:00:00:02:01");
     assert_eq!(at_server.count(&same)?, towards);
     // Answers went from the server to the client, past the balancer.
     let answers = at_client.count("tcp.srcport == 80")?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context, Result, bail, ensure};
+use steerline::Family;
 use steerline_tests::world::{Process, Scratch, World, wait_until};
 
 /// The port of DNS.
@@ -96,14 +97,15 @@ pub(crate) struct NameServer {
 }
 
 impl NameServer {
-    /// Starts it on server `number`, whose address it says, and returns once it
-    /// answers.
-    pub(crate) fn start(world: &World, number: u8) -> Result<Self> {
+    /// Starts it on server `number`, listening in that family, and returns once it
+    /// answers. Whoever asks is told the server's IPv4 address.
+    pub(crate) fn start(world: &World, number: u8, family: Family) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let address = World::server_address(number);
+        let address = World::server_ip(number, family);
+        let name = World::server_address(number);
         let configuration = format!(
             "port={PORT}\nlisten-address={address}\nbind-interfaces\nno-resolv\nno-hosts\n\
-             cache-size=0\nuser=root\npid-file={}\nlog-facility={}\naddress=/{NAME}/{address}\n",
+             cache-size=0\nuser=root\npid-file={}\nlog-facility={}\naddress=/{NAME}/{name}\n",
             scratch.file("dns.pid").display(),
             scratch.file("dns.log").display(),
         );
@@ -122,14 +124,14 @@ impl NameServer {
             .stdout(Stdio::null())
             .stderr(errors);
         let mut process = Process::start(&mut command)?;
-        let here = SocketAddr::new(address.into(), PORT);
+        let here = SocketAddr::new(address, PORT);
         wait_until("dnsmasq answers", LIMIT, || {
             if let Some(status) = process.ended()? {
                 let said = fs::read_to_string(scratch.file("stderr.log"))?;
                 bail!("dnsmasq ended ({status}): {said}");
             }
             let answered = namespace.enter(|| {
-                Resolver::new(SocketAddr::new(address.into(), 0), here)?
+                Resolver::new(SocketAddr::new(address, 0), here)?
                     .ask()
                     .context("not yet")
             })?;

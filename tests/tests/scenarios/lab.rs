@@ -2,17 +2,16 @@
 //! `status`.
 
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use steerline::Family;
 use steerline_tests::world::{
     Balancer, BalancerConfig, NginxOptions, Server, Topology, World, topology, wait_until,
 };
 
-/// When a wait gives up. No scenario passes because of this number.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) use steerline_tests::world::{PATIENCE, Status, number, web};
 
 /// The name of the usual service.
 pub(crate) const WEB: &str = "web";
@@ -26,7 +25,7 @@ pub(crate) fn vip() -> SocketAddr {
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     name: String,
-    address: Ipv4Addr,
+    address: IpAddr,
     port: u16,
     algorithm: &'static str,
     announce: &'static str,
@@ -39,7 +38,7 @@ impl Service {
     pub(crate) fn new(algorithm: &'static str) -> Self {
         Self {
             name: WEB.to_owned(),
-            address: topology::VIP,
+            address: topology::VIP.into(),
             port: 80,
             algorithm,
             announce: "none",
@@ -74,14 +73,21 @@ impl Service {
 
     /// The same at an address that the balancer announces itself.
     pub(crate) fn announced(mut self, address: Ipv4Addr) -> Self {
-        self.address = address;
+        self.address = address.into();
         self.announce = "address";
+        self
+    }
+
+    /// The same in a family; before its backends are named.
+    pub(crate) fn in_family(mut self, family: Family) -> Self {
+        self.address = topology::vip(family);
         self
     }
 
     /// The same with one backend more, `web-NUMBER`.
     pub(crate) fn backend(mut self, number: u8, port: u16, weight: u32) -> Self {
-        let address = SocketAddr::new(World::server_address(number).into(), port);
+        let address = World::server_ip(number, Family::of(self.address));
+        let address = SocketAddr::new(address, port);
         self.backends.push((web(number), address, weight));
         self
     }
@@ -118,11 +124,6 @@ impl Service {
         }
         text
     }
-}
-
-/// The name of server `number`.
-pub(crate) fn web(number: u8) -> String {
-    format!("web-{number}")
 }
 
 /// The configuration of the usual balancer for these services.
@@ -186,16 +187,12 @@ impl Lab {
 
     /// What `status` says of the present: a snapshot made after this call.
     pub(crate) fn status(&self) -> Result<Status> {
-        let before = self.glance()?.sequence()?;
-        wait_until("there is another snapshot", PATIENCE, || {
-            let status = self.glance()?;
-            Ok((status.sequence()? > before).then_some(status))
-        })
+        Status::now(&self.balancer)
     }
 
     /// What `status` says, which may be a tenth of a second old.
     pub(crate) fn glance(&self) -> Result<Status> {
-        Ok(Status(self.balancer.status()?))
+        Status::glance(&self.balancer)
     }
 
     /// What `stats` says, with or without a daemon.
@@ -215,82 +212,8 @@ impl Lab {
 
     /// Waits until no flow is active or half-open anywhere.
     pub(crate) fn wait_for_quiet(&self) -> Result<Status> {
-        wait_until("no flow is live", PATIENCE, || {
-            let status = self.status()?;
-            Ok((status.live()? == 0).then_some(status))
-        })
+        Status::quiet(&self.balancer)
     }
-}
-
-/// The answer of `status --json` or `stats --json`.
-#[derive(Clone, Debug)]
-pub(crate) struct Status(pub(crate) Value);
-
-impl Status {
-    /// A number by its JSON pointer (RFC 6901).
-    pub(crate) fn number(&self, pointer: &str) -> Result<u64> {
-        number(&self.0, pointer)
-    }
-
-    /// How many packets were counted for a reason.
-    pub(crate) fn counter(&self, reason: &str) -> Result<u64> {
-        self.number(&format!("/counters/{reason}"))
-    }
-
-    /// The number of the snapshot: it grows by one each tenth of a second of
-    /// the daemon's.
-    pub(crate) fn sequence(&self) -> Result<u64> {
-        self.number("/sequence")
-    }
-
-    /// One service.
-    pub(crate) fn service(&self, name: &str) -> Result<&Value> {
-        named(&self.0["services"], name)
-    }
-
-    /// One backend of a service.
-    pub(crate) fn backend(&self, service: &str, number: u8) -> Result<&Value> {
-        named(&self.service(service)?["backends"], &web(number))
-    }
-
-    /// A number of each backend of a service, in order of the file.
-    pub(crate) fn each(&self, service: &str, pointer: &str) -> Result<Vec<u64>> {
-        let backends = self.service(service)?["backends"].as_array();
-        backends
-            .context("no list of backends")?
-            .iter()
-            .map(|backend| number(backend, pointer))
-            .collect()
-    }
-
-    /// Flows that are half-open or past it, by the books of the flow table and
-    /// of every backend, which must agree on there being none.
-    fn live(&self) -> Result<u64> {
-        let mut live =
-            self.number("/flow_table/0/live")? + self.number("/flow_table/0/half_open")?;
-        for service in self.0["services"].as_array().context("no services")? {
-            live += number(service, "/active_flows")?;
-            for backend in service["backends"].as_array().context("no backends")? {
-                live += number(backend, "/active_flows")? + number(backend, "/half_open")?;
-            }
-        }
-        Ok(live)
-    }
-}
-
-/// A number in JSON by its pointer.
-pub(crate) fn number(value: &Value, pointer: &str) -> Result<u64> {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_u64)
-        .with_context(|| format!("no number at {pointer} in {value}"))
-}
-
-/// The element of a list whose `name` is this.
-fn named<'a>(list: &'a Value, name: &str) -> Result<&'a Value> {
-    list.as_array()
-        .and_then(|list| list.iter().find(|item| item["name"] == name))
-        .with_context(|| format!("no {name} in {list}"))
 }
 
 /// What `after` has more than `before`, place by place.

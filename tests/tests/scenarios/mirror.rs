@@ -4,7 +4,7 @@
 //! need a server that takes bytes as they come.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,9 +30,9 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Listens on [`PORT`] of every address in `namespace`.
+    /// Listens on [`PORT`] of every address of both families in `namespace`.
     pub(crate) fn start(namespace: &Namespace) -> Result<Self> {
-        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
+        let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT);
         let listener = namespace
             .enter(|| TcpListener::bind(address))?
             .with_context(|| format!("cannot listen on {address}"))?;

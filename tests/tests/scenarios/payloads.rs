@@ -7,13 +7,14 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use steerline::Family;
 use steerline_tests::world::{
     Capture, Client, NginxOptions, PAYLOAD_SIZES, Pcap, Server, Topology, World, payload,
     payload_digest, topology,
 };
 
-use crate::lab::{self, Lab, Service, vip, web};
+use crate::lab::{self, Lab, Service, web};
 use crate::mirror::{self, Mirror};
 use crate::turn;
 
@@ -48,13 +49,17 @@ impl BothSides {
     }
 
     /// Ends both and asserts that all was captured and is correct.
-    fn stop(self) -> Result<()> {
+    fn stop(self, family: Family) -> Result<()> {
         let (client, server) = (self.client.stop()?, self.server.stop()?);
-        let (vip, back) = (topology::VIP, World::server_address(1));
+        let (vip, back) = (topology::vip(family), World::server_ip(1, family));
+        let ip = match family {
+            Family::V4 => "ip",
+            Family::V6 => "ipv6",
+        };
         for (side, pcap, server) in [("client's", &client, vip), ("server's", &server, back)] {
             assert_eq!(pcap.bad_checksums()?, Vec::<String>::new(), "{side} side");
             for direction in ["src", "dst"] {
-                let filter = format!("ip.{direction} == {server} && tcp.len > 0");
+                let filter = format!("{ip}.{direction} == {server} && tcp.len > 0");
                 assert!(pcap.count(&filter)? > 0, "{side} side: nothing of {filter}");
             }
         }
@@ -67,26 +72,36 @@ impl BothSides {
 
 #[test]
 fn downloads_of_every_size_arrive_intact() -> Result<()> {
+    for family in Family::ALL {
+        download(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn download(family: Family) -> Result<()> {
     let Some(_turn) = turn::beside() else {
         return Ok(());
     };
-    let world = World::new(&Topology::two_armed(1))?;
+    let world = World::new(&Topology::two_armed(1).dual_stack())?;
     let sizes = [&PAYLOAD_SIZES[..], &MORE_SIZES].concat();
     let options = NginxOptions {
         payloads: sizes.clone(),
-        listen: SocketAddr::new(World::server_address(1).into(), SERVER_PORT),
-        ..NginxOptions::new(&web(1), World::server_address(1))
+        listen: SocketAddr::new(World::server_ip(1, family), SERVER_PORT),
+        ..NginxOptions::new(&web(1), World::server_ip(1, family))
     };
     let servers = vec![Server::nginx(world.server(1)?, options)?];
-    let service = Service::new("weighted-round-robin").backend(1, SERVER_PORT, 1);
+    let service = Service::new("weighted-round-robin")
+        .in_family(family)
+        .backend(1, SERVER_PORT, 1);
     let lab = Lab::in_front_of(world, servers, &lab::config(&[service]))?;
     let client = Client::new(lab.world.client());
-    let source = lab.world.fresh_clients(1)?[0];
+    let source = lab.world.fresh_clients_in(family, 1)?[0];
+    let target = SocketAddr::new(topology::vip(family), 80);
 
     let both = BothSides::start(&lab.world)?;
     for size in sizes {
         let path = format!("/bytes/{size}");
-        let response = client.get(Some(source), vip(), &path)??;
+        let response = client.get(Some(source), target, &path)??;
         assert_eq!(
             (response.status, response.length, response.digest),
             (200, size, payload_digest(size)),
@@ -94,22 +109,30 @@ fn downloads_of_every_size_arrive_intact() -> Result<()> {
         );
         assert_eq!(response.server, Some(web(1)), "{path}");
     }
-    both.stop()
+    both.stop(family)
 }
 
 #[test]
 fn uploads_of_every_size_arrive_intact_and_come_back() -> Result<()> {
+    for family in Family::ALL {
+        upload(family).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn upload(family: Family) -> Result<()> {
     let Some(_turn) = turn::beside() else {
         return Ok(());
     };
-    let world = World::new(&Topology::two_armed(1))?;
+    let world = World::new(&Topology::two_armed(1).dual_stack())?;
     let _mirror = Mirror::start(world.server(1)?)?;
     let service = Service::new("weighted-round-robin")
         .named("echo", ECHO_PORT)
+        .in_family(family)
         .backend(1, mirror::PORT, 1);
     let lab = Lab::in_front_of(world, Vec::new(), &lab::config(&[service]))?;
-    let source = lab.world.fresh_clients(1)?[0];
-    let target = SocketAddr::new(topology::VIP.into(), ECHO_PORT);
+    let source = lab.world.fresh_clients_in(family, 1)?[0];
+    let target = SocketAddr::new(topology::vip(family), ECHO_PORT);
 
     let both = BothSides::start(&lab.world)?;
     for size in UPLOADS {
@@ -118,5 +141,5 @@ fn uploads_of_every_size_arrive_intact_and_come_back() -> Result<()> {
         // Not by `assert_eq`, which would print both.
         assert!(came == sent, "{size} bytes came back as {}", came.len());
     }
-    both.stop()
+    both.stop(family)
 }

@@ -294,7 +294,7 @@ fn over_pins_that_do_not_fit() -> Result<()> {
 
     // As when the operator asks for a larger table and restarts.
     let larger = BalancerConfig {
-        data_plane: "flow_table = { ipv4 = 262_144 }\n".to_owned(),
+        data_plane: "flow_table = { ipv4 = 262_144, ipv6 = 0 }\n".to_owned(),
         ..lab::config(&services)
     };
     lab.balancer.write_config(&larger)?;

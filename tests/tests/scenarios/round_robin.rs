@@ -63,7 +63,7 @@ fn a_hundred_thousand_connections_are_shared_exactly() -> Result<()> {
         &BalancerConfig {
             // Ended flows keep their place for ten seconds, so for this rate of
             // new ones the table must hold those too.
-            data_plane: "flow_table = { ipv4 = 262_144 }\n".to_owned(),
+            data_plane: "flow_table = { ipv4 = 262_144, ipv6 = 0 }\n".to_owned(),
             ..lab::config(&[Service::round_robin(&[7, 2, 1])])
         },
     )?;
