@@ -7,6 +7,9 @@
 //! `full-nat` ([`ports`]). The same
 //! source runs in the XDP program and, through the host twin of the atomics
 //! ([`atomic`]), in ordinary tests with racing threads.
+//! ([`checksum`]), hashes ([`hash`]), SynGuard ([`syn_guard`]) and backend
+//! picks ([`pick`]). The same source runs in the XDP program and, through the
+//! host twin of the atomics ([`atomic`]), in ordinary tests with racing threads.
 //!
 //! Feature `control` adds the controller's brain. Nothing in this crate reads
 //! a clock, draws a random number or performs I/O.
@@ -34,4 +37,5 @@ pub mod hash;
 pub mod pick;
 pub mod ports;
 pub mod reason;
+pub mod syn_guard;
 pub mod tcp;

@@ -24,26 +24,30 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::class::{PerClass, SizeClass};
-use super::shares::share_weights;
+use super::scale::Scale;
+use super::shares::{Curve, share_weights};
 use crate::abi::RELATIVE_ONE;
 
 /// Load of a backend that is the best, or of which nothing is known (spec 1.2).
 pub const LOAD_BEST: u8 = 2;
 /// Load of a backend that is down, suspended, or past every scale (spec 1.2).
 pub const LOAD_OUT: u8 = 255;
-/// Steps between [`LOAD_BEST`] and the highest load still in rotation, 254:
-/// what the dynamic step fits the spread into (spec 1.3).
-const STEPS: u64 = 252;
-/// Largest value of `relative` that the packet path multiplies (design 3.3).
-const RELATIVE_MAX: u64 = 65_535;
-
 /// How loads follow from averages, `calculation` (design 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Calculation {
     /// Against the best average of the class.
     #[default]
     Relative,
+    /// Against zero, in steps that the sensitivity sets (spec 1.1, 1.3). The
+    /// step is never widened.
+    Absolute {
+        /// 1 (coarsest) to 25 (finest); at 21 a step is `load_step`.
+        sensitivity: u8,
+    },
 }
+
+/// `absolute_sensitivity` unless configured (spec 1.1).
+pub const SENSITIVITY: u8 = 21;
 
 /// Parameters of the calculation, `[service.aca]` (design 5, spec 1.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +67,11 @@ pub struct AcaParameters {
     /// Weight of a new report that is worse than the average so far, above 0
     /// and at most 1; with 1 the last report wins (design 4.1).
     pub smoothing: f64,
+    /// For selection only, loads up to so much above the lowest count as the
+    /// lowest, 0..=252 (spec 1.3 `load variance`).
+    pub variance: u8,
+    /// How loads become shares, `pick = "shares"`.
+    pub curve: Curve,
 }
 
 impl Default for AcaParameters {
@@ -75,6 +84,8 @@ impl Default for AcaParameters {
             load_threshold: 254,
             ageout_us: 60_000_000,
             smoothing: 0.3,
+            variance: 0,
+            curve: Curve::Reciprocal,
         }
     }
 }
@@ -93,6 +104,12 @@ impl AcaParameters {
             load_step_ms: self.load_step_ms.clamp(1, 1_000_000_000),
             load_threshold: self.load_threshold.clamp(LOAD_BEST, LOAD_OUT - 1),
             smoothing,
+            calculation: match self.calculation {
+                Calculation::Relative => Calculation::Relative,
+                Calculation::Absolute { sensitivity } => Calculation::Absolute {
+                    sensitivity: sensitivity.clamp(1, 25),
+                },
+            },
             ..self
         }
     }
@@ -157,45 +174,6 @@ fn load(scales: &PerClass<Option<Scale>>, averages: &PerClass<Option<u64>>) -> L
             (Some(one), None) | (None, Some(one)) => one,
             (Some(short), Some(long)) => short.midpoint(long),
         },
-    }
-}
-
-/// How one class turns averages into loads.
-#[derive(Clone, Copy)]
-struct Scale {
-    best_us: u64,
-    step_us: u64,
-}
-
-impl Scale {
-    fn new(parameters: &AcaParameters, averages: impl Iterator<Item = u64>) -> Option<Self> {
-        let (best_us, worst_us) = averages.fold(None, |range, us| match range {
-            None => Some((us, us)),
-            Some((best, worst)) => Some((us.min(best), us.max(worst))),
-        })?;
-        let step_ms = match parameters.calculation {
-            Calculation::Relative if parameters.dynamic_step => parameters
-                .load_step_ms
-                .max((worst_us - best_us).div_ceil(STEPS * 1_000)),
-            Calculation::Relative => parameters.load_step_ms,
-        };
-        Some(Self {
-            best_us,
-            step_us: step_ms.saturating_mul(1_000),
-        })
-    }
-
-    fn load(&self, average_us: u64) -> u8 {
-        let steps = (average_us - self.best_us) / self.step_us;
-        u8::try_from(steps.saturating_add(u64::from(LOAD_BEST))).unwrap_or(LOAD_OUT)
-    }
-
-    /// An average below one microsecond counts as one: the ratio to a best of
-    /// zero would be no number.
-    fn relative(&self, average_us: u64) -> u32 {
-        let ratio = average_us.max(1).saturating_mul(u64::from(RELATIVE_ONE)) / self.best_us.max(1);
-        // At most 65,535 after `min`, so the conversion loses nothing.
-        ratio.min(RELATIVE_MAX) as u32
     }
 }
 
@@ -437,6 +415,30 @@ impl Aca {
             .map_or(Load::DOWN, |entry| entry.load)
     }
 
+    /// The load of a backend as selection sees it: whoever is within `variance`
+    /// of the lowest has the same as the best of those.
+    pub fn selection(&self, position: usize) -> Load {
+        let load = self.load(position);
+        let serving = || {
+            let entries = self.entries.iter();
+            let serving = entries.filter(|e| e.active && e.record.overload.is_none());
+            serving.map(|entry| entry.load)
+        };
+        let Some(lowest) = serving().map(|load| load.average).min() else {
+            return load;
+        };
+        let within = |load: &Load| load.average - lowest <= self.parameters.variance;
+        if self.parameters.variance == 0 || load.average < lowest || !within(&load) {
+            return load;
+        }
+        let relative = serving().filter(within).map(|load| load.relative).min();
+        Load {
+            average: lowest,
+            relative: relative.unwrap_or(load.relative),
+            ..load
+        }
+    }
+
     /// What is remembered of a backend.
     pub fn record(&self, position: usize) -> Record {
         self.entries
@@ -461,7 +463,8 @@ impl Aca {
             .entries
             .iter()
             .zip(weights)
-            .map(|(entry, &weight)| {
+            .enumerate()
+            .map(|(position, (entry, &weight))| {
                 if !entry.active || weight == 0 {
                     (0, LOAD_BEST)
                 } else if last_resort {
@@ -469,10 +472,10 @@ impl Aca {
                 } else if entry.record.overload.is_some() {
                     (0, LOAD_BEST)
                 } else {
-                    (weight, entry.load.average)
+                    (weight, self.selection(position).average)
                 }
             })
             .collect();
-        share_weights(&shares)
+        share_weights(self.parameters.curve, &shares)
     }
 }

@@ -16,6 +16,9 @@
 //! | module | decides |
 //! |---|---|
 //! | [`aca`] | loads 2 to 255 from measured averages, who is over the threshold, for how long |
+//! | [`slow_start`] | what a newcomer may take in each second |
+//! | [`inband`], [`fail_detect`] | when failures take a backend out of service, and what brings it back |
+//! | [`health`], [`guard`] | how the two work together, and what keeps them from doing harm |
 //! | [`penalty`] | what a failed flow costs, and how long it is held against its server |
 //! | [`compose`] | which of all inputs has the last word on a backend |
 //! | [`overrides`] | what an operator's word changes, and what ends it |
@@ -33,13 +36,19 @@ pub mod class;
 pub mod compose;
 pub mod config;
 pub mod engine;
+pub mod fail_detect;
+pub mod guard;
+pub mod health;
 pub mod histogram;
+pub mod inband;
 pub mod learned;
 pub mod overrides;
 pub mod penalty;
 pub mod ring;
+mod scale;
 mod service;
 pub mod shares;
+pub mod slow_start;
 pub mod view;
 
 pub use aca::{Aca, AcaParameters, Calculation, Load};
@@ -47,7 +56,13 @@ pub use class::{PerClass, SizeClass};
 pub use compose::{Cause, Composition, State};
 pub use config::{Algorithm, BackendConfig, EngineConfig, Pick, ServiceConfig};
 pub use engine::{Command, EndedOverride, Engine, Event, Sample};
+pub use fail_detect::{FailDetect, FailDetectParameters};
+pub use guard::{Guard, Peer, Ratio};
+pub use health::{Failure, FailureKind, HealthParameters, Unreachable};
+pub use inband::{Check, Inband, InbandParameters};
 pub use learned::{Counters, Learned, LearnedBackend};
 pub use overrides::{Gate, Gated, GivenWeight, Order, Overrides};
 pub use ring::smooth_ring;
+pub use shares::Curve;
+pub use slow_start::{Ramp, RampList};
 pub use view::{BackendView, FailureTotals, LoadView};

@@ -249,7 +249,7 @@ impl Service {
                 last_resort,
             });
             let relative = match self.algorithm {
-                Algorithm::Aca { .. } => Some(self.aca.load(position).relative),
+                Algorithm::Aca { .. } => Some(self.aca.selection(position).relative),
                 Algorithm::WeightedRoundRobin | Algorithm::WeightedLeastConnections => None,
             };
             commands.extend(backend.compose(overload, relative));

@@ -1,5 +1,5 @@
 //! From loads to integer share weights: a backend's share is proportional to
-//! its weight ÷ (load − 1) (spec 1.3, 1.5).
+//! its weight ÷ (load − 1), or to its weight and its bucket (spec 1.3, 1.5).
 
 use alloc::vec::Vec;
 
@@ -11,17 +11,52 @@ use crate::abi::RING_SLOTS;
 /// is too long for a ring (spec 1.3).
 const SHARE_ONE: u64 = 65_536;
 
+/// How a share falls with the load, `curve` (spec 1.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Curve {
+    /// As 1 ÷ (load − 1).
+    #[default]
+    Reciprocal,
+    /// By twelve buckets, each half of the one before: bucket
+    /// 1 + ⌊12 × ln(load − 1) ÷ ln 254⌋, at most 12.
+    Bucket,
+}
+
+/// Buckets of [`Curve::Bucket`] (spec 1.1, "bucket" 1 to 12).
+const BUCKETS: u32 = 12;
+
+/// The bucket of a load, 1..=12. ln(L) ÷ ln 254 ≥ k ÷ 12 is L^12 ≥ 254^k, which
+/// integers of 128 bits decide exactly.
+pub fn bucket(load: u8) -> u32 {
+    let power = u128::from(divisor(load)).pow(BUCKETS);
+    (1..BUCKETS)
+        .take_while(|&k| 254u128.pow(k) <= power)
+        .count() as u32
+        + 1
+}
+
 /// Share weights of backends given as (configured weight 0..=65,535, load
 /// 2..=254). A weight of 0 has no share.
 ///
-/// Where one exact period of the ratios fits a ring, the weights are those
+/// By bucket they are exact. By the reciprocal, where one exact period of the ratios fits a ring, the weights are those
 /// ratios in lowest terms: loads 2, 3 and 12 give 22, 11 and 2, and with them
 /// the order that spec 1.4 prints. Otherwise they are
 /// `round(weight × 65,536 ÷ (load − 1))`, at least 1, which moves a share by
 /// at most 0.2 % of itself (load 254). Always using those would decide ties
 /// between backends by their rounding: 5,958 for load 12 is a little too much,
 /// and its first turn would come four picks early.
-pub fn share_weights(backends: &[(u32, u8)]) -> Vec<u32> {
+pub fn share_weights(curve: Curve, backends: &[(u32, u8)]) -> Vec<u32> {
+    match curve {
+        // 16 + 11 bits.
+        Curve::Bucket => backends
+            .iter()
+            .map(|&(weight, load)| weight << (BUCKETS - bucket(load)))
+            .collect(),
+        Curve::Reciprocal => reciprocal(backends),
+    }
+}
+
+fn reciprocal(backends: &[(u32, u8)]) -> Vec<u32> {
     exact(backends).unwrap_or_else(|| {
         backends
             .iter()
@@ -100,7 +135,26 @@ mod tests {
             ),
         ];
         for &(backends, expected) in rows {
-            assert_eq!(share_weights(backends), expected, "{backends:?}");
+            assert_eq!(
+                share_weights(Curve::Reciprocal, backends),
+                expected,
+                "{backends:?}"
+            );
         }
+    }
+
+    #[test]
+    fn buckets() {
+        // Where each bucket begins: the load after the power of 254 to k ÷ 12.
+        let begins = [2, 3, 4, 5, 8, 12, 17, 27, 42, 65, 102, 162];
+        for (bucket_number, begin) in (1..).zip(begins) {
+            assert_eq!(bucket(begin), bucket_number, "load {begin}");
+            if bucket_number > 1 {
+                assert_eq!(bucket(begin - 1), bucket_number - 1, "load {begin}");
+            }
+        }
+        assert_eq!(bucket(254), 12);
+        let weights = share_weights(Curve::Bucket, &[(1, 2), (2, 3), (0, 2), (65_535, 254)]);
+        assert_eq!(weights, [2_048, 2_048, 0, 65_535]);
     }
 }

@@ -544,6 +544,7 @@ pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<Engine
                 load_threshold: service.aca.load_threshold,
                 ageout_us: micros(service.aca.ageout),
                 smoothing: service.aca.smoothing,
+                ..AcaParameters::default()
             },
             teardown_interval_us: micros(service.aca.teardown_interval),
             syn_timeout_us: micros(service.inband_health.syn_timeout),
