@@ -15,7 +15,7 @@ pub use flows::*;
 
 /// Version of everything in this module. Recorded in [`Settings::layout`] and
 /// compared before any pinned map is adopted.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Most virtual services of one instance.
 pub const MAX_SERVICES: u32 = 256;
@@ -592,7 +592,9 @@ pub mod name_state {
     pub const RETIRED: u32 = 2;
 }
 
+mod feedback;
 mod flows;
+pub use feedback::{Budget, budget_flags};
 mod sizes;
 #[cfg(feature = "user")]
 mod user;

@@ -3,12 +3,9 @@
 //!
 //! Without features the crate is `no_std` and holds the map ABI ([`abi`]), the
 //! flow table ([`flow`]), the TCP transitions ([`tcp`]), checksum deltas
-//! ([`checksum`]), hashes ([`hash`]), backend picks ([`pick`]) and the ports of
-//! `full-nat` ([`ports`]). The same
-//! source runs in the XDP program and, through the host twin of the atomics
-//! ([`atomic`]), in ordinary tests with racing threads.
-//! ([`checksum`]), hashes ([`hash`]), SynGuard ([`syn_guard`]) and backend
-//! picks ([`pick`]). The same source runs in the XDP program and, through the
+//! ([`checksum`]), hashes ([`hash`]), SynGuard ([`syn_guard`]), budgets
+//! ([`admission`]), backend picks ([`pick`]) and the ports of `full-nat`
+//! ([`ports`]). The same source runs in the XDP program and, through the
 //! host twin of the atomics ([`atomic`]), in ordinary tests with racing threads.
 //!
 //! Feature `control` adds the controller's brain. Nothing in this crate reads
@@ -27,6 +24,7 @@
 extern crate alloc;
 
 pub mod abi;
+pub mod admission;
 pub mod atomic;
 pub mod bench;
 pub mod checksum;

@@ -4,8 +4,13 @@
 //! sees of maps. Every pick obeys the down flag and weight 0 as they are at
 //! that moment, whatever the published lists say: the lists are the
 //! controller's and may be older.
+//!
+//! A backend whose budget spares it ([`crate::admission`]) is passed over for
+//! the next one by the algorithm. Where everybody who could take the flow is
+//! spared, budgets do not count: [`Picked::overruled`].
 
 use crate::abi::{Member, backend_flags};
+use crate::admission::Admission;
 
 /// What a pick reads of a backend.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +26,15 @@ pub struct Candidate {
     pub live: u32,
     /// Holds a trial credit.
     pub trial: bool,
+    /// What its budget says.
+    pub admission: Admission,
 }
 
 impl Candidate {
-    /// See [`takes_new_flows`].
+    /// Whether it may take a new flow if nobody else does.
     #[inline(always)]
     pub const fn takes_new_flows(&self) -> bool {
-        takes_new_flows(self.flags, self.weight)
+        takes_new_flows(self.flags, self.weight) && !self.admission.full
     }
 }
 
@@ -66,6 +73,29 @@ pub struct Picked {
     pub backend: u16,
     /// By its trial credit, which is spent.
     pub trial: bool,
+    /// Against its budget, since nobody else takes the flow.
+    pub overruled: bool,
+}
+
+impl Picked {
+    /// On its merit.
+    #[inline(always)]
+    pub const fn plain(backend: u16) -> Self {
+        Self {
+            backend,
+            trial: false,
+            overruled: false,
+        }
+    }
+
+    /// Against its budget.
+    #[inline(always)]
+    pub const fn overruled(backend: u16) -> Self {
+        Self {
+            overruled: true,
+            ..Self::plain(backend)
+        }
+    }
 }
 
 /// Steps of a binary search over at most 65,535 members.
@@ -75,21 +105,38 @@ const SEARCH_STEPS: u32 = 16;
 /// one with a tenth of the slots once in 29.
 const RING_DRAWS: u32 = 32;
 
-/// Whether a backend takes new flows, if not necessarily this one.
+/// Whether a backend takes new flows within its budget, if not necessarily this
+/// one.
 #[inline(always)]
 fn takes_flows<P: Pool>(pool: &P, backend: u16) -> bool {
     match pool.candidate(backend) {
-        Some(candidate) => candidate.takes_new_flows(),
+        Some(candidate) => candidate.takes_new_flows() && !candidate.admission.spared,
         None => false,
     }
 }
 
-/// Whether a backend takes this flow.
+/// How a backend stands to this flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fitness {
+    /// Takes it.
+    Fit,
+    /// Takes it if nobody else does.
+    Spared,
+    /// Does not.
+    Unfit,
+}
+
 #[inline(always)]
-fn usable<P: Pool>(pool: &P, backend: u16) -> bool {
+fn fitness<P: Pool>(pool: &P, backend: u16) -> Fitness {
     match pool.candidate(backend) {
-        Some(candidate) => candidate.takes_new_flows() && !pool.is_refused(backend),
-        None => false,
+        Some(candidate) if candidate.takes_new_flows() && !pool.is_refused(backend) => {
+            if candidate.admission.spared {
+                Fitness::Spared
+            } else {
+                Fitness::Fit
+            }
+        }
+        Some(_) | None => Fitness::Unfit,
     }
 }
 
@@ -98,11 +145,11 @@ fn usable<P: Pool>(pool: &P, backend: u16) -> bool {
 ///
 /// The cursor is one fetch-and-add. A backend that may not take flows has its
 /// whole run jumped, and the cursor with it, so that A3 B1 C2 with B down gives
-/// AAACC AAACC. One that only this flow is refused keeps the rest of its run for
+/// AAACC AAACC; so has one that its budget spares. One that only this flow is refused keeps the rest of its run for
 /// the flows after it: its weight is not theirs to lose. Exact in order on one
 /// CPU, exact in totals per cycle across CPUs while nothing is jumped.
 #[inline(always)]
-pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<u16> {
+pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<Picked> {
     let members = pool.members();
     let total = pool.member(members)?.prefix;
     if members == 0 || total == 0 {
@@ -125,8 +172,12 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<u16> {
         }
     }
     let first = pool.member(low)?;
-    if usable(pool, first.backend) {
-        return Some(first.backend);
+    // Whoever takes the flow if nobody is fit, and how far the cursor moves then.
+    let mut spare = None;
+    match fitness(pool, first.backend) {
+        Fitness::Fit => return Some(Picked::plain(first.backend)),
+        Fitness::Spared => spare = Some((first.backend, 0)),
+        Fitness::Unfit => {}
     }
 
     // Jump run after run. `skip` is how far the cursor must move so that the
@@ -146,9 +197,13 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<u16> {
         let Some(member) = pool.member(index) else {
             return false;
         };
-        if usable(pool, member.backend) {
-            found = Some(member.backend);
-            return false;
+        match fitness(pool, member.backend) {
+            Fitness::Fit => {
+                found = Some(member.backend);
+                return false;
+            }
+            Fitness::Spared if spare.is_none() => spare = Some((member.backend, skip)),
+            Fitness::Spared | Fitness::Unfit => {}
         }
         if jumping && takes_flows(pool, member.backend) {
             jumping = false;
@@ -162,10 +217,15 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<u16> {
         }
         true
     });
-    if found.is_some() && skip > 0 {
+    let (picked, skip) = match (found, spare) {
+        (Some(backend), _) => (Picked::plain(backend), skip),
+        (None, Some((backend, skip))) => (Picked::overruled(backend), skip),
+        (None, None) => return None,
+    };
+    if skip > 0 {
         pool.advance(skip);
     }
-    found
+    Some(picked)
 }
 
 /// The lowest `cost` ÷ weight among those that may take the flow, ties by higher
@@ -174,7 +234,8 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<u16> {
 /// fits 64.
 #[inline(always)]
 fn cheapest<P: Pool>(pool: &P, trials: bool, cost: impl Fn(&Candidate) -> u64) -> Option<Picked> {
-    let mut best: Option<(u16, u64, u64)> = None;
+    let mut best = Best::NONE;
+    let mut spare = Best::NONE;
     let mut tried = None;
     pool.each(pool.members(), |position| {
         let Some(member) = pool.member(position + 1) else {
@@ -186,34 +247,56 @@ fn cheapest<P: Pool>(pool: &P, trials: bool, cost: impl Fn(&Candidate) -> u64) -
         if !candidate.takes_new_flows() || pool.is_refused(member.backend) {
             return true;
         }
+        let cost = cost(&candidate);
+        if candidate.admission.spared {
+            spare.offer(member.backend, cost, candidate.weight);
+            return true;
+        }
         if trials && candidate.trial && pool.take_trial(member.backend) {
             tried = Some(member.backend);
             return false;
         }
-        let cost = cost(&candidate);
-        let weight = candidate.weight as u64 & 0xffff;
-        let better = match best {
-            None => true,
-            Some((_, best_cost, best_weight)) => {
-                let (mine, theirs) = (cost * best_weight, best_cost * weight);
-                mine < theirs || mine == theirs && weight > best_weight
-            }
-        };
-        if better {
-            best = Some((member.backend, cost, weight));
-        }
+        best.offer(member.backend, cost, candidate.weight);
         true
     });
-    match (tried, best) {
-        (Some(backend), _) => Some(Picked {
-            backend,
+    if let Some(backend) = tried {
+        return Some(Picked {
             trial: true,
-        }),
-        (None, Some((backend, _, _))) => Some(Picked {
-            backend,
-            trial: false,
-        }),
-        (None, None) => None,
+            ..Picked::plain(backend)
+        });
+    }
+    if best.weight > 0 {
+        return Some(Picked::plain(best.backend));
+    }
+    (spare.weight > 0).then_some(Picked::overruled(spare.backend))
+}
+
+/// The best of the backends offered so far.
+struct Best {
+    backend: u16,
+    /// 0: none yet.
+    weight: u64,
+    cost: u64,
+}
+
+impl Best {
+    const NONE: Self = Self {
+        backend: 0,
+        weight: 0,
+        cost: 0,
+    };
+
+    #[inline(always)]
+    fn offer(&mut self, backend: u16, cost: u64, weight: u32) {
+        let weight = weight as u64 & 0xffff;
+        let (mine, theirs) = (cost * self.weight, self.cost * weight);
+        if self.weight == 0 || mine < theirs || mine == theirs && weight > self.weight {
+            *self = Self {
+                backend,
+                weight,
+                cost,
+            };
+        }
     }
 }
 
@@ -230,10 +313,13 @@ pub fn aca_connections<P: Pool>(pool: &P, trials: bool) -> Option<Picked> {
 /// `weighted-least-connections`: the lowest live ÷ weight, ties by higher
 /// weight, then by order (spec 4.3). Half-open and closing flows count, and so
 /// do failed ones while they are held against the backend: one that refuses at
-/// once must not look idle.
+/// once must not look idle. So do the dummies of one that warms up: else a
+/// newcomer would get every flow until it has as many as the others.
 #[inline(always)]
-pub fn weighted_least_connections<P: Pool>(pool: &P) -> Option<u16> {
-    cheapest(pool, false, |candidate| candidate.live as u64).map(|picked| picked.backend)
+pub fn weighted_least_connections<P: Pool>(pool: &P) -> Option<Picked> {
+    cheapest(pool, false, |candidate| {
+        candidate.live as u64 + candidate.admission.dummies as u64
+    })
 }
 
 /// `aca`, `pick = "shares"`: the next slot of the smooth ring; a refused slot
@@ -248,7 +334,9 @@ pub fn aca_shares<P: Pool>(pool: &P, trials: bool) -> Option<Picked> {
                 return false;
             };
             let takes = match pool.candidate(member.backend) {
-                Some(candidate) => candidate.trial && candidate.takes_new_flows(),
+                Some(candidate) => {
+                    candidate.trial && candidate.takes_new_flows() && !candidate.admission.spared
+                }
                 None => false,
             };
             if takes && !pool.is_refused(member.backend) && pool.take_trial(member.backend) {
@@ -259,34 +347,37 @@ pub fn aca_shares<P: Pool>(pool: &P, trials: bool) -> Option<Picked> {
         });
         if let Some(backend) = tried {
             return Some(Picked {
-                backend,
                 trial: true,
+                ..Picked::plain(backend)
             });
         }
     }
     let mut found = None;
+    let mut spare = None;
     pool.each(RING_DRAWS, |_| match pool.next_ring_slot() {
-        Some(backend) if usable(pool, backend) => {
-            found = Some(backend);
-            false
-        }
-        Some(_) => true,
+        Some(backend) => look(pool, backend, &mut found, &mut spare),
         None => false,
     });
     if found.is_none() {
-        pool.each(pool.members(), |position| {
-            let Some(member) = pool.member(position + 1) else {
-                return false;
-            };
-            if usable(pool, member.backend) {
-                found = Some(member.backend);
-                return false;
-            }
-            true
+        pool.each(pool.members(), |position| match pool.member(position + 1) {
+            Some(member) => look(pool, member.backend, &mut found, &mut spare),
+            None => false,
         });
     }
-    found.map(|backend| Picked {
-        backend,
-        trial: false,
-    })
+    match (found, spare) {
+        (Some(backend), _) => Some(Picked::plain(backend)),
+        (None, Some(backend)) => Some(Picked::overruled(backend)),
+        (None, None) => None,
+    }
+}
+
+/// Takes note of a backend; whether to go on looking.
+#[inline(always)]
+fn look<P: Pool>(pool: &P, backend: u16, found: &mut Option<u16>, spare: &mut Option<u16>) -> bool {
+    match fitness(pool, backend) {
+        Fitness::Fit => *found = Some(backend),
+        Fitness::Spared if spare.is_none() => *spare = Some(backend),
+        Fitness::Spared | Fitness::Unfit => {}
+    }
+    found.is_none()
 }

@@ -106,6 +106,11 @@ reasons! {
     NoHeadroom = 26, "no_headroom", true;
     /// Dropped: no port of the addresses for `full-nat` is free.
     PoolExhausted = 27, "pool_exhausted", true;
+    /// A new flow went to a backend that slow start or a test spares, since nobody
+    /// else takes it.
+    OverBudget = 28, "over_budget", false;
+    /// Dropped: every usable backend has as many flows as its `maximum`.
+    AtMaximum = 29, "at_maximum", true;
 }
 
 #[cfg(test)]

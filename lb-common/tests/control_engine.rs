@@ -65,7 +65,7 @@ fn a_report_writes_only_changes() {
     let trials = [1, 2, 3].map(|backend| Command::GrantTrial { backend });
     assert_eq!(world.sample(4 * S)[..3], trials);
     assert_eq!(world.sample(6 * S), []);
-    let view = world.engine.backend(2).unwrap();
+    let view = world.engine.backend(2, 0).unwrap();
     assert_eq!((view.average_us.short, view.relative), (Some(30_000), 384));
 }
 
@@ -94,7 +94,7 @@ fn failures_are_charged_and_held() {
         let holds = &world.engine.learned().backends["web 10.0.0.2:80"].held;
         assert_eq!(holds.first().map(|held| held.due_us), due, "best {best}");
         world.sample(4 * S);
-        let view = world.engine.backend(2).unwrap();
+        let view = world.engine.backend(2, 0).unwrap();
         assert_eq!(view.average_us.short, Some(average), "best {best}");
         assert_eq!(
             (view.failures.resets, view.failures.syn_timeouts),
@@ -127,7 +127,7 @@ fn a_backend_over_the_threshold_leaves_and_returns() {
         2,
         &[(1, 100 * MS), (2, 110 * MS), (3, 1_080 * MS)],
     );
-    let view = world.engine.backend(3).unwrap();
+    let view = world.engine.backend(3, 0).unwrap();
     assert_eq!((view.state, view.load.average), (State::Overloaded, 100));
     assert!(
         view.reason.contains("100") && view.reason.contains("99"),
@@ -135,7 +135,8 @@ fn a_backend_over_the_threshold_leaves_and_returns() {
         view.reason
     );
     assert_eq!((world.backend(3).up, world.backend(2).up), (false, true));
-    let shares = |world: &World| [1, 2, 3].map(|index| world.engine.backend(index).unwrap().share);
+    let shares =
+        |world: &World| [1, 2, 3].map(|index| world.engine.backend(index, 0).unwrap().share);
     assert_eq!(shares(&world), [2.0 / 3.0, 1.0 / 3.0, 0.0]);
 
     for second in (4..62).step_by(2) {
@@ -149,7 +150,7 @@ fn a_backend_over_the_threshold_leaves_and_returns() {
     assert!(!world.backend(3).up);
     world.handle_timeout(62 * S);
     assert!(world.backend(3).up);
-    let view = world.engine.backend(3).unwrap();
+    let view = world.engine.backend(3, 0).unwrap();
     assert_eq!((view.state, view.load.average), (State::InService, 2));
     assert_eq!(shares(&world), [0.4, 0.2, 0.4]);
 }
@@ -171,7 +172,7 @@ fn the_last_ones_serve_whatever_their_load() {
     );
     for index in [1, 2] {
         assert!(world.backend(index).up);
-        let view = world.engine.backend(index).unwrap();
+        let view = world.engine.backend(index, 0).unwrap();
         assert_eq!(view.state, State::Overloaded);
         assert!(
             view.reason.contains("still taking flows"),
@@ -179,7 +180,10 @@ fn the_last_ones_serve_whatever_their_load() {
             view.reason
         );
     }
-    assert_eq!(world.engine.backend(3).unwrap().state, State::OutOfService);
+    assert_eq!(
+        world.engine.backend(3, 0).unwrap().state,
+        State::OutOfService
+    );
 }
 
 #[test]
@@ -192,7 +196,7 @@ fn loads_are_shown_but_not_obeyed_outside_aca() {
     flows(world.backend(2), 4, 900 * MS);
     assert_eq!(world.sample(2 * S), [Command::SaveLearned]);
     assert_eq!(world.sample(4 * S), []);
-    let view = world.engine.backend(2).unwrap();
+    let view = world.engine.backend(2, 0).unwrap();
     assert_eq!((view.state, view.load.average), (State::InService, 82));
     assert_eq!((view.relative, view.share), (256, 0.25));
 }
@@ -259,7 +263,7 @@ fn late_samples_make_one_report_on_the_grid() {
 fn percentiles_are_of_the_last_interval_with_data() {
     let mut world = world(config(CONNECTIONS, &[1]));
     let percentiles = |world: &World| {
-        let view = world.engine.backend(1).unwrap();
+        let view = world.engine.backend(1, 0).unwrap();
         (view.p50_us, view.p99_us)
     };
     assert_eq!(percentiles(&world), (None, None));
@@ -282,7 +286,7 @@ fn counts_from_before_the_first_sample_are_nobodys() {
     };
     assert_eq!(world.sample(0), [forgive]);
     world.sample(2 * S);
-    assert_eq!(world.engine.backend(2).unwrap().average_us.short, None);
+    assert_eq!(world.engine.backend(2, 0).unwrap().average_us.short, None);
 }
 
 #[test]
@@ -306,7 +310,7 @@ fn recreated_maps_start_from_zero() {
     assert_eq!(world.backend(2).live.forgiven, 0);
     world.sample(32 * S);
     assert_eq!(
-        world.engine.backend(2).unwrap().average_us.short,
+        world.engine.backend(2, 0).unwrap().average_us.short,
         Some(20 * MS)
     );
 }
@@ -322,7 +326,7 @@ fn flows_that_ended_while_no_daemon_ran_are_in_the_next_report() {
     world.apply();
     world.sample(50 * S);
     assert_eq!(
-        world.engine.backend(1).unwrap().average_us.short,
+        world.engine.backend(1, 0).unwrap().average_us.short,
         Some(10 * MS)
     );
 }

@@ -99,7 +99,7 @@ fn an_order_takes_effect_at_once_and_is_saved() {
                 "{algorithm:?} {orders:?}"
             );
             assert_eq!(published, list, "{algorithm:?} {orders:?}");
-            let configured = world.engine.backend(2).unwrap().configured_weight;
+            let configured = world.engine.backend(2, 0).unwrap().configured_weight;
             assert_eq!(configured, 2, "the file's weight is kept apart");
         }
     }
@@ -131,7 +131,7 @@ fn a_drain_ends_with_its_last_flow_or_at_its_deadline() {
     world.sample(S);
     say(&mut world, 2, Order::Drain, S);
     assert_eq!(state(&world, 2), State::Draining);
-    let view = world.engine.backend(2).unwrap();
+    let view = world.engine.backend(2, 0).unwrap();
     assert!(view.reason.contains("2 flows"), "{}", view.reason);
     assert_eq!(view.deadline_us, Some(61 * S));
     assert_eq!(world.engine.poll_timeout(), Some(61 * S));
@@ -158,7 +158,7 @@ fn disabling_has_no_deadline() {
     world.backend(2).open();
     world.sample(S);
     say(&mut world, 2, Order::Disable, S);
-    assert_eq!(world.engine.backend(2).unwrap().deadline_us, None);
+    assert_eq!(world.engine.backend(2, 0).unwrap().deadline_us, None);
     let commands = world.handle_timeout(10_000 * S);
     assert!(
         !commands
@@ -220,7 +220,7 @@ fn orders_survive_a_crash_and_keep_their_age() {
         world.sample(30 * S);
         assert_eq!(state(&world, 2), State::Drained);
         assert_eq!(state(&world, 3), State::OutOfService);
-        let view = world.engine.backend(2).unwrap();
+        let view = world.engine.backend(2, 0).unwrap();
         assert_eq!(
             view.overrides.gate.map(|g| (g.gate, g.since_us)),
             Some((Gate::Drain, 2 * S))
@@ -256,15 +256,15 @@ fn orders_outlive_the_boot_they_were_given_in() {
     // Times in the future are of another boot.
     let learned = through_json(&world.engine.learned());
     let engine = Engine::new(config(CONNECTIONS, &[1, 1, 1]), Some(&learned), 10 * S);
-    assert_eq!(engine.backend(2).unwrap().deadline_us, Some(70 * S));
+    assert_eq!(engine.backend(2, 0).unwrap().deadline_us, Some(70 * S));
     // For other maps only the orders hold.
     let only = learned.overrides_only(20 * S);
     let identities: Vec<&str> = only.backends.keys().map(String::as_str).collect();
     assert_eq!(identities, ["web 10.0.0.2:80", "web 10.0.0.3:80"]);
     assert!(only.backends.values().all(|b| b.baseline.is_none()));
     let engine = Engine::new(config(CONNECTIONS, &[1, 1, 1]), Some(&only), 20 * S);
-    assert_eq!(engine.backend(2).unwrap().deadline_us, Some(80 * S));
-    assert_eq!(engine.backend(3).unwrap().effective_weight, 4);
+    assert_eq!(engine.backend(2, 0).unwrap().deadline_us, Some(80 * S));
+    assert_eq!(engine.backend(3, 0).unwrap().effective_weight, 4);
 }
 
 fn reconfigured(world: &mut World, config: EngineConfig, now_us: u64) -> Vec<EndedOverride> {
@@ -305,7 +305,7 @@ fn a_reload_ends_what_it_changes_and_nothing_else() {
         other => panic!("{other:?}"),
     }
     world.sample(3 * S);
-    let weights = [1, 2, 3].map(|index| world.engine.backend(index).unwrap().effective_weight);
+    let weights = [1, 2, 3].map(|index| world.engine.backend(index, 0).unwrap().effective_weight);
     assert_eq!(weights, [3, 5, 0]);
     assert_eq!(state(&world, 3), State::Drained);
     // It is said once, and a backend that comes back has no past.
@@ -350,7 +350,7 @@ fn a_reload_keeps_what_was_learned() {
     world.sample(2 * S);
     let shown = |world: &World| {
         [1, 2, 3].map(|index| {
-            let view = world.engine.backend(index).unwrap();
+            let view = world.engine.backend(index, 0).unwrap();
             (
                 view.state,
                 view.relative,
@@ -433,7 +433,7 @@ fn no_stream_of_orders_leaves_a_gated_backend_taking_flows() {
             }
             let mut taking = 0;
             for index in 1..=4 {
-                let view = world.engine.backend(index).unwrap();
+                let view = world.engine.backend(index, 0).unwrap();
                 let given = view.overrides.weight.map(|given| given.weight);
                 let wanted = given.unwrap_or(weights[usize::from(index) - 1]);
                 let gated = view.overrides.gate.is_some();

@@ -12,7 +12,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use control_world::{Maps, World};
 use lb_common::control::{
-    AcaParameters, Algorithm, BackendConfig, Engine, EngineConfig, Pick, ServiceConfig,
+    AcaParameters, Algorithm, BackendConfig, Engine, EngineConfig, HealthParameters, Pick, Ramp,
+    ServiceConfig,
 };
 use random::Random;
 
@@ -65,6 +66,7 @@ impl Simulation {
         let backends = (1..=servers.len() as u16).map(|index| BackendConfig {
             index,
             identity: format!("web 10.0.0.{index}:80"),
+            server: format!("10.0.0.{index}"),
             weight: 8,
         });
         let config = EngineConfig {
@@ -77,6 +79,8 @@ impl Simulation {
                 teardown_interval_us: INTERVAL,
                 syn_timeout_us: 5 * S,
                 drain_timeout_us: 60 * S,
+                ramp: Ramp::default(),
+                health: HealthParameters::default(),
                 backends: backends.collect(),
             }],
         };

@@ -97,7 +97,7 @@ fn check(world: &World, weights: &[u32], commands: &[Command]) {
     for (index, maps) in &world.maps {
         assert!((1..=65_535).contains(&maps.relative), "{index}: {maps:?}");
         assert!(maps.live.forgiven <= maps.failures(), "{index}: {maps:?}");
-        let view = world.engine.backend(*index).expect("configured");
+        let view = world.engine.backend(*index, 0).expect("configured");
         assert!((0.0..=1.0).contains(&view.share), "{view:?}");
     }
     assert_eq!(
@@ -115,6 +115,8 @@ fn check(world: &World, weights: &[u32], commands: &[Command]) {
             | Command::Forgive { .. }
             | Command::GrantTrial { .. }
             | Command::EndFlows { .. }
+            | Command::WriteBudget { .. }
+            | Command::Tell { .. }
             | Command::SaveLearned => {}
         }
     }

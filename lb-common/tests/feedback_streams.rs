@@ -153,13 +153,14 @@ fn fail_detection() {
             connections: random.below(5) as u32,
             clients: 1 + random.below(3) as u32,
             retry_us: random.below(3) * 10,
+            test_us: 40,
         };
         let mut detect = FailDetect::default();
         // The model: every event since it came into its phase.
         let (mut phase, mut since, mut past) = ("in", 0, Vec::new());
         let mut now = 0;
         for _ in 0..80 {
-            now += random.below(4);
+            now += random.below(8);
             let client = (random.below(4) > 0).then(|| random.below(3));
             let event = match random.below(16) {
                 0..=8 => Event::Failure(client, random.below(2) as u32),
@@ -196,6 +197,7 @@ fn fail_detection() {
                 {
                     "ready"
                 }
+                ("testing", Event::Clock(_)) if now - since >= parameters.test_us => "ready",
                 ("ready", Event::Assigned) => "testing",
                 ("testing", Event::Success) => "in",
                 ("testing", Event::Failure(..)) => {
@@ -219,10 +221,10 @@ fn fail_detection() {
                     detect.success();
                 }
                 Event::Assigned => {
-                    detect.assigned();
+                    detect.assigned(now);
                 }
                 Event::Clock(now) => {
-                    detect.expire(now);
+                    detect.expire(&parameters, now);
                 }
             }
             let found = match detect.phase() {

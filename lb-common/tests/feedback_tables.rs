@@ -318,11 +318,11 @@ fn failure_detection() {
                     detect.success();
                 }
                 Assigned => {
-                    detect.assigned();
+                    detect.assigned(now_us);
                 }
                 Clock(seconds) => {
                     now_us = seconds * S;
-                    detect.expire(now_us);
+                    detect.expire(&parameters, now_us);
                 }
             }
             let found = match detect.phase() {

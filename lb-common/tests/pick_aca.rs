@@ -10,6 +10,7 @@ mod pool;
 #[path = "table/random.rs"]
 mod random;
 
+use lb_common::admission::Admission;
 use lb_common::pick::{Picked, aca_connections, aca_shares};
 use pool::{DOWN, HostPool, Row, TAKES};
 use random::Random;
@@ -17,12 +18,12 @@ use random::Random;
 const MOST_LIVE: u32 = (1 << 24) - 1;
 
 fn takes(row: &Row) -> bool {
-    row.flags == TAKES && row.weight > 0 && !row.refused
+    row.flags == TAKES && row.weight > 0 && !row.refused && !row.admission.full
 }
 
 /// Sorts by (live + 1) × relative ÷ weight as a fraction, then higher weight,
-/// then order.
-fn reference(rows: &[Row]) -> Option<u16> {
+/// then order; those that a budget spares behind all others.
+fn reference(rows: &[Row]) -> Option<Picked> {
     let mut usable: Vec<(usize, &Row)> = rows
         .iter()
         .enumerate()
@@ -30,18 +31,19 @@ fn reference(rows: &[Row]) -> Option<u16> {
         .collect();
     usable.sort_by(|(_, a), (_, b)| {
         let cost = |row: &Row| (u128::from(row.live) + 1) * u128::from(row.relative);
-        (cost(a) * u128::from(b.weight))
-            .cmp(&(cost(b) * u128::from(a.weight)))
-            .then(b.weight.cmp(&a.weight))
+        let cheaper = (cost(a) * u128::from(b.weight)).cmp(&(cost(b) * u128::from(a.weight)));
+        let spared = a.admission.spared.cmp(&b.admission.spared);
+        spared.then(cheaper).then(b.weight.cmp(&a.weight))
     });
-    usable.first().map(|(position, _)| *position as u16 + 1)
+    let (position, row) = usable.first()?;
+    Some(Picked {
+        overruled: row.admission.spared,
+        ..Picked::plain(*position as u16 + 1)
+    })
 }
 
 fn no_trial(backend: Option<u16>) -> Option<Picked> {
-    backend.map(|backend| Picked {
-        backend,
-        trial: false,
-    })
+    backend.map(Picked::plain)
 }
 
 #[test]
@@ -61,9 +63,14 @@ fn random_states_agree_with_the_reference() {
                 relative: (256 + random.below(relative)) as u32,
                 live: random.below(live) as u32,
                 refused: random.below(16) == 0,
+                admission: Admission {
+                    spared: random.below(3) == 0,
+                    full: random.below(16) == 0,
+                    dummies: 0,
+                },
             })
             .collect();
-        let expected = no_trial(reference(&rows));
+        let expected = reference(&rows);
         let pool = HostPool::new(rows, 0);
         assert_eq!(aca_connections(&pool, true), expected, "{:?}", pool.rows);
     }
@@ -149,7 +156,7 @@ fn ties_and_extremes() {
         ),
     ];
     for (name, rows, expected) in table {
-        assert_eq!(reference(rows), *expected, "reference: {name}");
+        assert_eq!(reference(rows), no_trial(*expected), "reference: {name}");
         let pool = HostPool::new(rows.to_vec(), 0);
         assert_eq!(aca_connections(&pool, true), no_trial(*expected), "{name}");
     }
@@ -193,8 +200,8 @@ fn a_trial_goes_first_and_once() {
         assert_eq!(
             pick(&pool, true),
             Some(Picked {
-                backend: 3,
-                trial: true
+                trial: true,
+                ..Picked::plain(3)
             }),
             "{name}"
         );
@@ -222,8 +229,8 @@ fn a_trial_does_not_override_down_weight_or_refusal() {
             assert_eq!(
                 pick(&pool, true),
                 Some(Picked {
-                    backend: 3,
-                    trial: true
+                    trial: true,
+                    ..Picked::plain(3)
                 }),
                 "{name}"
             );

@@ -12,14 +12,18 @@ mod pool;
 #[path = "table/random.rs"]
 mod random;
 
-use lb_common::pick::{Pool as _, weighted_round_robin};
+use lb_common::pick::{Picked, Pool as _, weighted_round_robin};
 use pool::{DOWN, HostPool, Row};
 use random::Random;
+
+fn letter(backend: u16) -> char {
+    (b'@' + backend as u8) as char
+}
 
 /// Picks, as letters in the order of the list; `-` is none.
 fn order(pool: &HostPool, picks: usize) -> String {
     (0..picks)
-        .map(|_| weighted_round_robin(pool).map_or('-', |backend| (b'@' + backend as u8) as char))
+        .map(|_| weighted_round_robin(pool).map_or('-', |picked| letter(picked.backend)))
         .collect()
 }
 
@@ -88,7 +92,7 @@ fn a_refusal_does_not_end_a_run() {
     let mut picks = [0u32; 2];
     for flow in 0..40_000u32 {
         pool.rows[0].refused = flow % 10 == 9;
-        let backend = weighted_round_robin(&pool).unwrap();
+        let backend = weighted_round_robin(&pool).unwrap().backend;
         picks[usize::from(backend) - 1] += 1;
     }
     assert_eq!(picks, [27_000, 13_000]);
@@ -134,7 +138,8 @@ fn a_thousand_members_of_which_one_is_up() {
         list[up] = Row::weight(1);
         let pool = HostPool::new(list, 17);
         for _ in 0..50 {
-            assert_eq!(weighted_round_robin(&pool), Some(up as u16 + 1));
+            let picked = weighted_round_robin(&pool);
+            assert_eq!(picked, Some(Picked::plain(up as u16 + 1)));
         }
     }
 }
@@ -154,7 +159,7 @@ fn any_weights_in_any_phase_give_exact_totals_per_cycle() {
         pool.advance(random.below(u64::from(cycle)));
         let mut picks = vec![0u32; weights.len()];
         for _ in 0..cycle {
-            picks[usize::from(weighted_round_robin(&pool).unwrap()) - 1] += 1;
+            picks[usize::from(weighted_round_robin(&pool).unwrap().backend) - 1] += 1;
         }
         assert_eq!(picks, weights);
     }
@@ -171,7 +176,7 @@ fn several_cpus_give_exact_totals_per_cycle() {
                 scope.spawn(|| {
                     let mut picks = [0u32; 5];
                     for _ in 0..25 * CYCLES {
-                        picks[usize::from(weighted_round_robin(&pool).unwrap()) - 1] += 1;
+                        picks[usize::from(weighted_round_robin(&pool).unwrap().backend) - 1] += 1;
                     }
                     picks
                 })

@@ -27,7 +27,7 @@ fn number<T: TryFrom<u64>>(value: &Value) -> T {
     T::try_from(number).ok().expect("a number of its range")
 }
 
-fn list<'a>(value: &'a Value) -> impl Iterator<Item = &'a Value> {
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().expect("a list").iter()
 }
 

@@ -44,7 +44,9 @@ fn check(case: &Value) {
     let mut pool = HostPool::new(rows, 0);
     let mut order = String::new();
     for _ in 0..number(&input["picks"]) {
-        let picked = weighted_least_connections(&pool).expect("somebody is usable");
+        let picked = weighted_least_connections(&pool)
+            .expect("somebody is usable")
+            .backend;
         let position = usize::from(picked) - 1;
         pool.rows[position].live += 1;
         order += names[position];
@@ -114,7 +116,7 @@ fn random_streams_agree_with_the_reference() {
                     row.flags = if row.flags == DOWN { pool::TAKES } else { DOWN };
                 }
                 _ => {
-                    let picked = weighted_least_connections(&pool);
+                    let picked = weighted_least_connections(&pool).map(|picked| picked.backend);
                     assert_eq!(picked, reference(&pool.rows));
                     if let Some(picked) = picked {
                         pool.rows[usize::from(picked) - 1].live += 1;

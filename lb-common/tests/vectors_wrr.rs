@@ -45,10 +45,12 @@ fn check(case: &Value) {
         .unzip();
     let pool = HostPool::new(rows, 0);
     let order: String = (0..input["picks"].as_u64().expect("a number of picks"))
-        .map(|_| match weighted_round_robin(&pool) {
-            Some(backend) => names[usize::from(backend) - 1].as_str(),
-            None => "-",
-        })
+        .map(
+            |_| match weighted_round_robin(&pool).map(|picked| picked.backend) {
+                Some(backend) => names[usize::from(backend) - 1].as_str(),
+                None => "-",
+            },
+        )
         .collect();
     assert_eq!(
         order,

@@ -13,17 +13,18 @@ use aya_ebpf::{
 use core::{arch::asm, cell::Cell, ffi::c_void};
 use lb_common::{
     abi::{
-        Backend, Bucket4, Bucket6, ClassSums, ClockReading, ColdBucket, Cursor, HISTOGRAM_BUCKETS,
-        Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS, MAX_SERVICES, MEMBER_SLOTS,
-        Member, Name, PoolAddress, RING_CHUNKS, Report, Service, ServiceKey, Settings, SpillKey,
-        Spilled4, Spilled6, Traffic, region,
+        Backend, Bucket4, Bucket6, Budget, ClassSums, ClockReading, ColdBucket, Cursor,
+        HISTOGRAM_BUCKETS, Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS,
+        MAX_SERVICES, MEMBER_SLOTS, Member, Name, PoolAddress, RING_CHUNKS, Report, Service,
+        ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic, region,
     },
+    admission::{Admission, admit},
     atomic::Word,
     flow::{
         Arrival, Bucket, ColdWays, Ended, EndsWords, Found, LiveWords, Opening, Slot, SpilledWay,
         Survey, Table, WideBucket, WideSpilledWay,
     },
-    pick::{Candidate, Pool},
+    pick::{Candidate, Pool, takes_new_flows},
     ports::Ports,
     reason::{REASONS as REASON_COUNT, Reason},
     tcp::State,
@@ -59,6 +60,8 @@ static BACKENDS: Array<Backend, BACKENDS_MAX, MMAPABLE> = Array::new();
 static BACKEND_NAMES: Array<Name, BACKENDS_MAX, MMAPABLE> = Array::new();
 #[btf_map]
 static LIVE: Array<Live, BACKENDS_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static BUDGETS: Array<Budget, BACKENDS_MAX, MMAPABLE> = Array::new();
 #[btf_map]
 static REPORTS: PerCpuArray<Report, BACKENDS_MAX> = PerCpuArray::new();
 #[btf_map]
@@ -110,6 +113,8 @@ pub(crate) struct Scratch {
     pub survey: Survey,
     /// Not zero: a backend that may take new flows was refused to this one.
     pub collided: Cell<u32>,
+    /// Not zero: a backend that may take new flows has all that it can.
+    pub full: Cell<u32>,
     /// Index of the service whose backends are asked.
     pub service: u32,
     /// A flow that a packet changes, and the packet.
@@ -495,7 +500,7 @@ fn live(backend: u16) -> Option<&'static LiveWords> {
 }
 
 /// A service's backends, for one new flow.
-pub(crate) struct ServicePool<R: Fn(&Backend) -> bool> {
+pub(crate) struct ServicePool<R: Fn(&Backend) -> bool, M: Fn()> {
     /// Index into the service maps.
     pub service: u32,
     /// Published member list.
@@ -505,11 +510,28 @@ pub(crate) struct ServicePool<R: Fn(&Backend) -> bool> {
     /// Failures are held against a backend, trials are honoured: the daemon
     /// gave a sign of life lately.
     pub attended: bool,
+    /// The tick of the flow's first packet.
+    pub tick: u32,
     /// Whether the flow may not go to this backend.
     pub refused: R,
+    /// Takes note that a backend has all that it can.
+    pub at_maximum: M,
 }
 
-impl<R: Fn(&Backend) -> bool> Pool for ServicePool<R> {
+/// A count of flows. Loads of racing counters may miss each other: one below
+/// zero is none, one past 24 bits is that many.
+#[inline(always)]
+fn flows(count: u64) -> u32 {
+    if (count as i64) < 0 {
+        0
+    } else if count > 0xff_ffff {
+        0xff_ffff
+    } else {
+        count as u32
+    }
+}
+
+impl<R: Fn(&Backend) -> bool, M: Fn()> Pool for ServicePool<R, M> {
     #[inline(always)]
     fn member(&self, index: u32) -> Option<Member> {
         let (offset, _) = region(self.members);
@@ -545,27 +567,30 @@ impl<R: Fn(&Backend) -> bool> Pool for ServicePool<R> {
     fn candidate(&self, index: u16) -> Option<Candidate> {
         let backend = backend(index)?;
         let live = live(index)?;
-        let mut count = live.half_opened.load() - live.half_closed.load();
+        let begun = live.half_opened.load();
+        let mut count = begun.wrapping_sub(live.half_closed.load());
         count = count.wrapping_add(live.opened.load().wrapping_sub(live.closed.load()));
+        let admission = match BUDGETS.get(index as u32) {
+            Some(budget) if budget.flags != 0 || budget.dummies != 0 => {
+                admit(budget, begun, flows(count), self.tick, self.attended)
+            }
+            Some(_) | None => Admission::NONE,
+        };
+        if admission.full && takes_new_flows(backend.flags, backend.weight) {
+            (self.at_maximum)();
+        }
         if self.attended {
             let failures = live.resets.load() + live.syn_timeouts.load();
             count = count.wrapping_add(failures.wrapping_sub(live.forgiven.load()));
         }
-        // Loads of racing counters may miss each other: a count below zero is
-        // none, one past 24 bits is that many.
-        let count = if (count as i64) < 0 {
-            0
-        } else if count > 0xff_ffff {
-            0xff_ffff
-        } else {
-            count as u32
-        };
+        let count = flows(count);
         Some(Candidate {
             flags: backend.flags,
             weight: backend.weight,
             relative: backend.relative,
             live: count,
             trial: self.attended && live.trial.load() != 0,
+            admission,
         })
     }
     #[inline(always)]
@@ -592,7 +617,9 @@ fn each<V: FnMut(u32) -> bool>(count: u32, mut visit: V) {
         // SAFETY: `visit` is the closure of the caller below, alive and not
         // otherwise used while `bpf_loop` runs.
         let visit = unsafe { &mut *visit.cast::<V>() };
-        i64::from(!visit(index as u32))
+        // The verifier wants to see that it is 0 or 1; the compiler would return
+        // whatever tells.
+        (opaque(!visit(index as u32) as u64) & 1) as i64
     }
     // SAFETY: the callback has the signature that `bpf_loop` wants.
     unsafe {

@@ -139,27 +139,49 @@ fn ping<F: Family>(ctx: &XdpContext, ours: classify::Ours, ip: &packet::Ip<F>) -
 
 #[inline(always)]
 fn unknown_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> Result<u32, Reason> {
+    answer(F::describe(ctx.ctx))?;
+    open::run::<F>()?;
+    answer(F::send_opened(ctx.ctx))
+}
+
+/// What a global function answers is a number: a verdict, or [`REASONS`] more than
+/// a reason's.
+#[inline(always)]
+fn answer(number: u32) -> Result<u32, Reason> {
+    match number {
+        action @ ..REASONS => Ok(action),
+        reason => Err(Reason::from_number(reason - REASONS)),
+    }
+}
+
+/// The reverse.
+#[inline(always)]
+fn number(result: Result<u32, Reason>) -> u32 {
+    match result {
+        Ok(action) => action,
+        Err(reason) => REASONS + reason as u32,
+    }
+}
+
+/// Reads the packet of no known flow and describes the one that it opens.
+#[inline(always)]
+fn describe<F: open::Opens>(ctx: &XdpContext) -> Result<u32, Reason> {
     let settings = maps::settings().ok_or(Reason::PassedNotReady)?;
     let frame = packet::frame(ctx)?;
     let ip = F::parse(ctx, frame.offset)?;
     let transport = packet::transport(ctx, &ip)?;
     let tick = clock::tick(settings);
     let known = lookup::run(&ip, &transport)?;
-    let one_sided = forwarding::is_one_sided(known.service.forwarding);
-    if !one_sided {
+    if !forwarding::is_one_sided(known.service.forwarding) {
         // Before anything is opened: no server would hear of a packet whose time
         // to live ends here, and its silence would be charged to the server.
         rewrite::live_on(&ip)?;
     }
-    open::run(ctx, settings, known, &ip, &transport, tick)?;
-    match F::send_opened(ctx.ctx) {
-        action @ ..REASONS => Ok(action),
-        reason => Err(Reason::from_number(reason - REASONS)),
-    }
+    open::describe(ctx, settings, known, &ip, &transport, tick)?;
+    Ok(0)
 }
 
-/// Sends the packet that opened the flow in the scratch space. What a global
-/// function answers is a number: a verdict, or [`REASONS`] more than a reason's.
+/// Sends the packet that opened the flow in the scratch space.
 #[inline(always)]
 fn send_opened<F: rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
     let settings = maps::settings().ok_or(Reason::Internal)?;
@@ -177,31 +199,38 @@ fn send_opened<F: rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
 /// More than any verdict.
 const REASONS: u32 = 1 << 16;
 
-/// A family's global function [`send_opened`]: with a stack frame that does not
-/// live at the same time as those that open the flow.
+/// A family's global functions [`describe`] and [`send_opened`]: with stack frames
+/// that do not live at the same time as those that open the flow.
 pub(crate) trait Sends: Family {
+    fn describe(ctx: *mut xdp_md) -> u32;
     fn send_opened(ctx: *mut xdp_md) -> u32;
 }
 
 macro_rules! sends {
-    ($family:ident, $name:ident) => {
+    ($family:ident, $describe:ident, $send:ident) => {
         impl Sends for $family {
             #[inline(always)]
+            fn describe(ctx: *mut xdp_md) -> u32 {
+                $describe(ctx)
+            }
+            #[inline(always)]
             fn send_opened(ctx: *mut xdp_md) -> u32 {
-                $name(ctx)
+                $send(ctx)
             }
         }
 
         #[unsafe(no_mangle)]
         #[inline(never)]
-        extern "C" fn $name(ctx: *mut xdp_md) -> u32 {
-            match send_opened::<$family>(&XdpContext::new(ctx)) {
-                Ok(action) => action,
-                Err(reason) => REASONS + reason as u32,
-            }
+        extern "C" fn $describe(ctx: *mut xdp_md) -> u32 {
+            number(describe::<$family>(&XdpContext::new(ctx)))
+        }
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $send(ctx: *mut xdp_md) -> u32 {
+            number(send_opened::<$family>(&XdpContext::new(ctx)))
         }
     };
 }
 
-sends!(V4, steerline_send_opened4);
-sends!(V6, steerline_send_opened6);
+sends!(V4, steerline_describe4, steerline_send_opened4);
+sends!(V6, steerline_describe6, steerline_send_opened6);

@@ -26,4 +26,5 @@ const _: () = {
     assert!(size_of::<Spilled4>() == 96);
     assert!(size_of::<Spilled6>() == 128);
     assert!(size_of::<Name>() == 72);
+    assert!(size_of::<Budget>() == 32);
 };

@@ -28,4 +28,5 @@ pod!(
     Spilled6,
     PoolAddress,
     Name,
+    Budget,
 );

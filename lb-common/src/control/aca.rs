@@ -294,6 +294,14 @@ impl Aca {
         }
     }
 
+    /// Forgets a backend, as of one that was down and is up (spec 1.3).
+    /// [`Aca::recompute`] makes it count.
+    pub fn forget(&mut self, position: usize) {
+        if let Some(entry) = self.entries.get_mut(position) {
+            entry.record = Record::default();
+        }
+    }
+
     /// The parameters in force.
     pub fn parameters(&self) -> &AcaParameters {
         &self.parameters
@@ -356,6 +364,12 @@ impl Aca {
             .flat_map(|entry| self.deadlines(&entry.record))
             .flatten()
             .min()
+    }
+
+    /// When [`Aca::expire`] next has something to do for a backend.
+    pub fn timeout_of(&self, position: usize) -> Option<u64> {
+        let entry = self.entries.get(position)?;
+        self.deadlines(&entry.record).into_iter().flatten().min()
     }
 
     /// What ends next for a backend: its time out of rotation or, while it is

@@ -4,13 +4,18 @@
 use alloc::string::String;
 
 use super::aca::Record;
+use super::budget::{BUDGET_US, Budget, Budgeting};
 use super::class::PerClass;
-use super::compose::{Composition, Inputs, Overloaded, compose};
+use super::compose::{Cause, Composition, Inputs, Overloaded, compose};
 use super::config::BackendConfig;
 use super::engine::{Command, Sample};
+use super::guard::Peer;
+use super::health::{Health, HealthParameters, HealthRecord, Ill};
 use super::learned::{ClassCounters, Counters, HeldFailures, LearnedBackend};
 use super::overrides::{Gate, GivenWeight, Order, Overrides, WEIGHT_MAX};
 use super::penalty::Holds;
+use super::slow_start::Ramp;
+use super::standing::Standing;
 use crate::abi::{HISTOGRAM_BUCKETS, RELATIVE_ONE};
 
 /// What the packet path has of a backend.
@@ -29,14 +34,36 @@ pub(super) struct Round {
     pub(super) idle: bool,
 }
 
+/// What a backend must know of its service when it is made.
+pub(super) struct Setup<'a> {
+    pub(super) health: &'a HealthParameters,
+    /// Steerline itself begins: who is in service was so before.
+    pub(super) begins: bool,
+}
+
+/// What a sample shows of a backend's health.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// The baseline or the holds changed: a restart must know.
+    pub(super) learned: bool,
+    /// The state of a test changed.
+    pub(super) tested: bool,
+}
+
 pub(super) struct Backend {
     pub(super) index: u16,
     identity: String,
+    pub(super) server: String,
     pub(super) weight: u32,
     pub(super) overrides: Overrides,
     /// The inputs of `composition`.
     inputs: Inputs,
     pub(super) composition: Composition,
+    pub(super) health: Health,
+    pub(super) standing: Standing,
+    pub(super) budgeting: Budgeting,
+    /// Failures that health has judged, told of or only counted.
+    judged: u64,
     /// The packet path was told to end the flows.
     ending: bool,
     /// `None` until the first write.
@@ -48,8 +75,10 @@ pub(super) struct Backend {
     holds: Holds,
     /// What the packet path's map forgives, as far as known.
     forgiven_written: u64,
+    /// Flows past the handshake, ever.
+    opened: u64,
     /// Flows in the handshake or past it.
-    live: u64,
+    pub(super) live: u64,
     /// The packet path still holds a trial credit.
     trial: bool,
     /// A sample came since the engine was made. Before that nothing is known
@@ -68,6 +97,7 @@ impl Backend {
     pub(super) fn new(
         config: BackendConfig,
         learned: Option<&LearnedBackend>,
+        setup: &Setup<'_>,
         now_us: u64,
     ) -> (Self, Option<GivenWeight>) {
         let weight = config.weight.min(WEIGHT_MAX);
@@ -83,21 +113,35 @@ impl Backend {
             flows: None,
             operator_weight: overrides.weight.map(|given| given.weight),
             configured_weight: weight,
+            ill: None,
             overload: None,
+            warming: false,
         };
+        let record = learned.map_or_else(HealthRecord::default, |learned| learned.health.clone());
+        let standing = learned.and_then(|learned| learned.standing);
         let backend = Self {
             index: config.index,
             identity: config.identity,
+            server: config.server,
             weight,
             overrides,
             inputs,
             composition: compose(&inputs),
+            health: Health::new(record, setup.health, now_us),
+            standing: standing.unwrap_or(if setup.begins {
+                Standing::Settled
+            } else {
+                Standing::Out
+            }),
+            budgeting: Budgeting::default(),
+            judged: 0,
             ending: false,
             written: None,
             baseline,
             current: baseline.unwrap_or_default(),
             forgiven_written: holds.forgiven(),
             holds,
+            opened: 0,
             live: 0,
             trial: false,
             sampled: false,
@@ -118,6 +162,9 @@ impl Backend {
     /// ended may go on.
     pub(super) fn obey(&mut self, order: Order, now_us: u64) -> Option<Command> {
         self.overrides.obey(order, self.weight, now_us);
+        if order == Order::Enable {
+            self.health.activate();
+        }
         if self.drained_since_us().is_some() || !self.ending {
             return None;
         }
@@ -158,6 +205,10 @@ impl Backend {
     pub(super) fn keep_shown(&mut self, former: &Self) {
         self.histogram = former.histogram;
         self.new_flows = former.new_flows;
+        self.health.keep_shown(&former.health);
+        // The packet path goes on with what it was told.
+        self.budgeting = former.budgeting;
+        self.live = former.live;
     }
 
     pub(super) fn identity(&self) -> &str {
@@ -175,6 +226,8 @@ impl Backend {
                 .map(|(due_us, failures)| HeldFailures { due_us, failures })
                 .collect(),
             overrides: self.overrides,
+            health: self.health.record().clone(),
+            standing: Some(self.standing),
         }
     }
 
@@ -182,9 +235,8 @@ impl Backend {
     ///
     /// The first sample of a backend never seen is its baseline: what was
     /// counted before belongs to nobody. Counters that went back belong to new
-    /// maps, whose whole content is new. True if the baseline or the holds
-    /// changed.
-    pub(super) fn observe(&mut self, sample: &Sample, hold_us: u64, now_us: u64) -> bool {
+    /// maps, whose whole content is new.
+    pub(super) fn observe(&mut self, sample: &Sample, hold_us: u64, now_us: u64) -> Seen {
         let counters = Counters::new(&sample.report, &sample.live);
         let failures = counters.failures();
         let (baseline, seen) = (self.baseline, self.holds.seen());
@@ -195,6 +247,15 @@ impl Backend {
             self.baseline = Some(Counters::default());
             self.holds = Holds::default();
         }
+        let mut shown = Seen::default();
+        if self.continues(&counters, sample) {
+            let flows = counters.half_opened - self.current.half_opened;
+            let completed = sample.live.opened - self.opened;
+            shown.tested = self.health.observe(flows, completed, now_us);
+        } else {
+            self.judged = failures;
+        }
+        self.opened = sample.live.opened;
         let new_failures = failures.saturating_sub(self.holds.seen());
         self.holds.hold(new_failures, hold_us, now_us);
         self.holds.adopt(sample.live.forgiven);
@@ -213,7 +274,80 @@ impl Backend {
         self.trial = sample.live.trial != 0;
         self.sampled = true;
         self.fresh = true;
-        self.baseline != baseline || self.holds.seen() != seen
+        shown.learned = self.baseline != baseline || self.holds.seen() != seen;
+        shown
+    }
+
+    /// Whether a sample is of the maps that the one before was of.
+    fn continues(&self, counters: &Counters, sample: &Sample) -> bool {
+        self.sampled
+            && counters.half_opened >= self.current.half_opened
+            && sample.live.opened >= self.opened
+            && counters.failures() >= self.current.failures()
+    }
+
+    /// Failures that the sample before `sample` counted and that no event has
+    /// told of until now: it was lost. To be asked before `sample` is observed.
+    pub(super) fn untold(&mut self, sample: &Sample) -> u64 {
+        let counters = Counters::new(&sample.report, &sample.live);
+        if !self.continues(&counters, sample) {
+            return 0;
+        }
+        let counted = self.current.failures();
+        let untold = counted.saturating_sub(self.judged);
+        self.judged = self.judged.max(counted);
+        untold
+    }
+
+    /// An event told of a failure that the maps count.
+    pub(super) fn told(&mut self) {
+        self.judged = self.judged.saturating_add(1);
+    }
+
+    /// The backend as the guards see it.
+    pub(super) fn peer(&self, now_us: u64) -> Peer {
+        let ejected = self.is_ejected();
+        Peer {
+            usable: self.takes_flows() && !ejected,
+            wanted: self.is_wanted(),
+            ejected,
+            recent: self.health.recent(now_us),
+        }
+    }
+
+    /// Whether failures keep it out of service.
+    pub(super) fn is_ejected(&self) -> bool {
+        self.health.ill().is_some_and(|ill| ill.is_out())
+    }
+
+    /// Whether the packet path may give it flows.
+    pub(super) fn takes_flows(&self) -> bool {
+        self.composition.up && self.composition.weight > 0
+    }
+
+    /// Whether it is in service and past its own ramp, so that others may be
+    /// limited.
+    pub(super) fn is_settled(&self) -> bool {
+        self.takes_flows()
+            && self.composition.cause.in_service()
+            && self.standing == Standing::Settled
+    }
+
+    /// Flows begun, ever.
+    pub(super) fn begun(&self) -> u64 {
+        self.current.half_opened
+    }
+
+    /// Writes a budget that the packet path does not have.
+    pub(super) fn budget(&mut self, budget: Budget, now_us: u64) -> Option<Command> {
+        if !self.sampled || !self.budgeting.write(budget, now_us) {
+            return None;
+        }
+        Some(Command::WriteBudget {
+            backend: self.index,
+            budget,
+            expires_us: now_us.saturating_add(BUDGET_US),
+        })
     }
 
     /// Whether a report has anything to go by.
@@ -272,7 +406,8 @@ impl Backend {
     /// A trial credit, if the backend takes flows on its own merit and has
     /// none already.
     pub(super) fn grant_trial(&mut self) -> Option<Command> {
-        if !self.composition.cause.is_nothing() || self.trial {
+        let cause = self.composition.cause;
+        if !(cause.in_service() || cause == Cause::ReadyToTest) || self.trial {
             return None;
         }
         self.trial = true;
@@ -281,19 +416,45 @@ impl Backend {
         })
     }
 
-    /// Composes anew; a command results if the packet path has another verdict.
-    pub(super) fn compose(
-        &mut self,
-        overload: Option<Overloaded>,
-        relative: Option<u32>,
-    ) -> Option<Command> {
+    /// Composes anew but for slow start: whether and since when the backend is in
+    /// service follows from that. `last_resort`: failures keep nobody out.
+    pub(super) fn compose(&mut self, overload: Option<Overloaded>, last_resort: bool) {
         self.inputs = Inputs {
             gate: self.overrides.gate.map(|gated| gated.gate),
             flows: self.sampled.then_some(self.live),
             operator_weight: self.overrides.weight.map(|given| given.weight),
             configured_weight: self.weight,
+            ill: self.health.ill().map(|ill: Ill| (ill, last_resort)),
             overload,
+            warming: false,
         };
+        self.composition = compose(&self.inputs);
+    }
+
+    /// Whether it comes into service now.
+    pub(super) fn enters(&self) -> bool {
+        self.standing == Standing::Out && self.takes_flows() && self.composition.cause.in_service()
+    }
+
+    /// Comes into service, goes on, or leaves.
+    pub(super) fn stand(&mut self, ramp: &Ramp, dummies: u32, now_us: u64) {
+        let cause = self.composition.cause;
+        self.standing = if self.enters() {
+            Standing::enter(ramp, dummies, now_us)
+        } else if cause.in_service() && self.takes_flows() {
+            self.standing.advanced(ramp, now_us)
+        } else if self.takes_flows() && !cause.is_test() {
+            // As the last resort it has all the flows there are: no ramp after.
+            Standing::Settled
+        } else {
+            Standing::Out
+        };
+    }
+
+    /// Composes slow start too; a command results if the packet path has another
+    /// verdict.
+    pub(super) fn conclude(&mut self, warming: bool, relative: Option<u32>) -> Option<Command> {
+        self.inputs.warming = warming;
         self.composition = compose(&self.inputs);
         let write = Written {
             weight: self.composition.weight,

@@ -10,8 +10,15 @@
 //! | 2 | an operator drains it | 0 | no | `draining` while flows are left, then `drained` |
 //! | 3 | an operator gave it weight 0 | 0 | no | `out-of-service` |
 //! | 4 | configured weight 0 | 0 | no | `out-of-service` |
-//! | 5 | load over the threshold | as below | no, unless the service has no backend within it | `overloaded` |
-//! | 6 | none | the operator's, else the configured one | yes | `in-service` |
+//! | 5 | in-band health removed it | as below | no, unless nobody else is left | `inband-failed` |
+//! | 6 | failure detection failed it | as below | no, unless nobody else is left | `failed` |
+//! | 7 | load over the threshold | as below | no, unless the service has no backend within it | `overloaded` |
+//! | 8 | its test flow is under way | as below | no more than that flow | `testing` |
+//! | 9 | it waits for its test flow | as below | for one flow | `ready-to-test` |
+//! | 10 | it warms up | as below | within the limits of slow start | `warming-up` |
+//! | 11 | none | the operator's, else the configured one | yes | `in-service` |
+//!
+//! The order of 1 to 7 is that of Cisco ACE (spec 5.4).
 //!
 //! An operator's weight stands in for the configured one, so that the file's
 //! weight 0 keeps no flows away while an operator's weight is in force.
@@ -23,6 +30,8 @@
 use alloc::format;
 use alloc::string::String;
 
+use super::health::Ill;
+use super::inband::Outage;
 use super::overrides::Gate;
 
 /// Why a backend takes no new flows, or none; strongest first (design 4, ACE's
@@ -37,8 +46,18 @@ pub enum Cause {
     OperatorWeight,
     /// The configured weight is 0.
     ConfiguredWeight,
+    /// In-band health removed it.
+    InbandFailed(Ejected),
+    /// Failure detection failed it.
+    Failed(Ejected),
     /// The load exceeded the threshold, and the ageout has not passed.
     Overload(Overloaded),
+    /// Its test flow is under way.
+    Testing,
+    /// It waits for its test flow.
+    ReadyToTest,
+    /// It is in service, and limited by slow start.
+    WarmingUp,
     /// Nothing keeps flows away.
     Nothing,
 }
@@ -48,6 +67,43 @@ pub enum Cause {
 pub struct Drain {
     /// Flows left, handshakes included; `None` before the first sample.
     pub flows: Option<u64>,
+}
+
+/// The facts of [`Cause::InbandFailed`] and [`Cause::Failed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ejected {
+    /// The failures, and for how long it is out.
+    pub outage: Outage,
+    /// Clients that saw them; 0: not counted.
+    pub clients: u32,
+    /// Nobody else is left, so this one serves.
+    pub last_resort: bool,
+}
+
+impl Ejected {
+    fn words(&self, who: &str) -> String {
+        let Outage {
+            since_us,
+            until_us,
+            failures,
+            ..
+        } = self.outage;
+        let clients = match self.clients {
+            0 => String::new(),
+            1 => String::from(" of 1 client"),
+            clients => format!(" of {clients} clients"),
+        };
+        let plural = if failures == 1 { "" } else { "s" };
+        let then = match (self.last_resort, until_us) {
+            (true, _) => String::from("still taking flows because nobody else is left"),
+            (false, Some(until_us)) => {
+                let seconds = until_us.saturating_sub(since_us) as f64 / 1e6;
+                format!("out for {seconds:.1} s")
+            }
+            (false, None) => String::from("out until an operator enables it"),
+        };
+        format!("{who}: {failures} failure{plural}{clients}; {then}")
+    }
 }
 
 /// The facts of [`Cause::Overload`].
@@ -66,6 +122,16 @@ pub struct Overloaded {
 pub enum State {
     /// Takes new flows.
     InService,
+    /// Takes new flows within the limits of slow start.
+    WarmingUp,
+    /// Removed by in-band health.
+    InbandFailed,
+    /// Failed by failure detection.
+    Failed,
+    /// Takes one flow, which is its test.
+    ReadyToTest,
+    /// That flow is under way.
+    Testing,
     /// Load over the threshold.
     Overloaded,
     /// Configured, or told by an operator, to take no new flows.
@@ -81,6 +147,11 @@ impl State {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InService => "in-service",
+            Self::WarmingUp => "warming-up",
+            Self::InbandFailed => "inband-failed",
+            Self::Failed => "failed",
+            Self::ReadyToTest => "ready-to-test",
+            Self::Testing => "testing",
             Self::Overloaded => "overloaded",
             Self::OutOfService => "out-of-service",
             Self::Draining => "draining",
@@ -96,7 +167,12 @@ impl Cause {
             Self::Disabled | Self::OperatorWeight | Self::ConfiguredWeight => State::OutOfService,
             Self::Drain(Drain { flows: Some(0) }) => State::Drained,
             Self::Drain(_) => State::Draining,
+            Self::InbandFailed(_) => State::InbandFailed,
+            Self::Failed(_) => State::Failed,
             Self::Overload(_) => State::Overloaded,
+            Self::Testing => State::Testing,
+            Self::ReadyToTest => State::ReadyToTest,
+            Self::WarmingUp => State::WarmingUp,
             Self::Nothing => State::InService,
         }
     }
@@ -107,15 +183,21 @@ impl Cause {
             Self::Disabled | Self::Drain(_) | Self::OperatorWeight | Self::ConfiguredWeight => {
                 false
             }
+            Self::InbandFailed(ejected) | Self::Failed(ejected) => ejected.last_resort,
             Self::Overload(overloaded) => overloaded.last_resort,
-            Self::Nothing => true,
+            Self::Testing | Self::ReadyToTest | Self::WarmingUp | Self::Nothing => true,
         }
     }
 
-    /// Whether nothing keeps flows away: not even an overload overruled as the
-    /// last resort.
-    pub const fn is_nothing(self) -> bool {
-        matches!(self, Self::Nothing)
+    /// Whether the backend is in service: nothing keeps flows away, not even an
+    /// overload overruled as the last resort, or a test to come.
+    pub const fn in_service(self) -> bool {
+        matches!(self, Self::WarmingUp | Self::Nothing)
+    }
+
+    /// Whether it is being tested.
+    pub const fn is_test(self) -> bool {
+        matches!(self, Self::Testing | Self::ReadyToTest)
     }
 
     /// The cause in words, for people.
@@ -149,6 +231,11 @@ impl Cause {
                 "load {load} exceeded the threshold of {threshold}; still taking flows because no \
                  backend of the service is within it"
             ),
+            Self::InbandFailed(ejected) => ejected.words("in-band health"),
+            Self::Failed(ejected) => ejected.words("failure detection"),
+            Self::Testing => String::from("one flow tests it; others follow once it is open"),
+            Self::ReadyToTest => String::from("the next flow tests it"),
+            Self::WarmingUp => String::from("taking new flows within the limits of slow start"),
             Self::Nothing => String::from("taking new flows"),
         }
     }
@@ -165,8 +252,12 @@ pub struct Inputs {
     pub operator_weight: Option<u32>,
     /// Weight of the configuration file, 0..=65,535.
     pub configured_weight: u32,
+    /// What failures say, and whether that is overruled as the last resort.
+    pub ill: Option<(Ill, bool)>,
     /// Present while the adaptive load keeps the backend out of rotation.
     pub overload: Option<Overloaded>,
+    /// Slow start limits it.
+    pub warming: bool,
 }
 
 /// What follows for the packet path.
@@ -191,7 +282,22 @@ pub fn compose(inputs: &Inputs) -> Composition {
         }),
         (inputs.operator_weight == Some(0)).then_some(Cause::OperatorWeight),
         (weight == 0).then_some(Cause::ConfiguredWeight),
+        inputs.ill.map(|(ill, last_resort)| match ill {
+            Ill::Inband(outage) => Cause::InbandFailed(Ejected {
+                outage,
+                clients: 0,
+                last_resort,
+            }),
+            Ill::Failed(outage, clients) => Cause::Failed(Ejected {
+                outage,
+                clients,
+                last_resort,
+            }),
+            Ill::Testing => Cause::Testing,
+            Ill::ReadyToTest => Cause::ReadyToTest,
+        }),
         inputs.overload.map(Cause::Overload),
+        inputs.warming.then_some(Cause::WarmingUp),
     ];
     let cause = causes.into_iter().flatten().min().unwrap_or(Cause::Nothing);
     Composition {
@@ -222,7 +328,9 @@ mod tests {
             flows: None,
             operator_weight: None,
             configured_weight,
+            ill: None,
             overload: None,
+            warming: false,
         }
     }
 
@@ -393,6 +501,124 @@ mod tests {
             let cause = compose(&inputs).cause;
             assert_eq!(cause.state(), state, "{flows:?}");
             assert!(cause.reason().contains(reason), "{}", cause.reason());
+        }
+    }
+
+    #[test]
+    fn precedence_of_health() {
+        let outage = |until_us| Outage {
+            since_us: 1_000_000,
+            until_us,
+            failures: 8,
+            jitter_us: 0,
+        };
+        let inband = Ill::Inband(outage(Some(31_000_000)));
+        let failed = Ill::Failed(outage(None), 2);
+        let overload = Some(OUT);
+        // Gate, health with last resort, overload, warming; up, state, part of
+        // the reason.
+        let drain = Some(Gate::Drain);
+        let rows = [
+            (
+                None,
+                Some((inband, false)),
+                None,
+                true,
+                false,
+                "inband-failed",
+                "8 failures; out for 30.0 s",
+            ),
+            (
+                None,
+                Some((inband, false)),
+                overload,
+                false,
+                false,
+                "inband-failed",
+                "in-band health",
+            ),
+            (
+                None,
+                Some((inband, true)),
+                None,
+                false,
+                true,
+                "inband-failed",
+                "nobody else",
+            ),
+            (
+                None,
+                Some((failed, false)),
+                None,
+                false,
+                false,
+                "failed",
+                "8 failures of 2 clients; out until an operator",
+            ),
+            (
+                None,
+                Some((failed, true)),
+                None,
+                false,
+                true,
+                "failed",
+                "nobody else",
+            ),
+            (
+                None,
+                Some((Ill::Testing, false)),
+                None,
+                true,
+                true,
+                "testing",
+                "one flow tests it",
+            ),
+            (
+                None,
+                Some((Ill::ReadyToTest, false)),
+                None,
+                false,
+                true,
+                "ready-to-test",
+                "next flow",
+            ),
+            (
+                None,
+                Some((Ill::Testing, false)),
+                overload,
+                false,
+                false,
+                "overloaded",
+                "load 100",
+            ),
+            (None, None, None, true, true, "warming-up", "slow start"),
+            (None, None, overload, true, false, "overloaded", "load 100"),
+            (
+                drain,
+                Some((inband, true)),
+                None,
+                true,
+                false,
+                "draining",
+                "drained",
+            ),
+        ];
+        for (gate, ill, overload, warming, up, state, reason) in rows {
+            let inputs = Inputs {
+                gate,
+                ill,
+                overload,
+                warming,
+                ..configured(8)
+            };
+            let got = compose(&inputs);
+            assert_eq!(
+                (got.up, got.cause.state().as_str()),
+                (up, state),
+                "{inputs:?}"
+            );
+            let text = got.cause.reason();
+            assert!(text.contains(reason), "{inputs:?}: {text}");
         }
     }
 }

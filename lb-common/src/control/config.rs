@@ -7,6 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::aca::AcaParameters;
+use super::health::HealthParameters;
+use super::slow_start::Ramp;
 
 /// Everything that the engine controls.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +36,10 @@ pub struct ServiceConfig {
     /// How long the flows of a drained backend may go on, microseconds. 0: they
     /// are ended at once.
     pub drain_timeout_us: u64,
+    /// How backends that come into service warm up.
+    pub ramp: Ramp,
+    /// What failures lead to.
+    pub health: HealthParameters,
     /// Backends in configuration order.
     pub backends: Vec<BackendConfig>,
 }
@@ -68,6 +74,9 @@ pub struct BackendConfig {
     pub index: u16,
     /// Key of what is learned, `service-name address:port`.
     pub identity: String,
+    /// The server that it is a port of: backends of one server, of whatever
+    /// service, share its ramp.
+    pub server: String,
     /// Configured weight, 0..=65,535 (spec 4.1 `weight`; 0: no new flows). A
     /// larger one counts as 65,535, the width that the packet path multiplies.
     pub weight: u32,

@@ -16,10 +16,14 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use super::budget::Budget;
 use super::compose::State;
 use super::config::EngineConfig;
+use super::guard::Guard;
+use super::health::Failure;
 use super::learned::Learned;
 use super::overrides::{GivenWeight, Order, Overrides};
+use super::rationing;
 use super::service::Service;
 use super::view::BackendView;
 use crate::abi::{Live, Report};
@@ -36,6 +40,8 @@ pub enum Event {
         /// What.
         order: Order,
     },
+    /// A flow failed.
+    Failure(Failure),
 }
 
 /// The counters of one backend, read at one time.
@@ -99,8 +105,38 @@ pub enum Command {
         /// Whether.
         end: bool,
     },
+    /// Write a backend's budget.
+    WriteBudget {
+        /// Index into the backend maps.
+        backend: u16,
+        /// Its limits.
+        budget: Budget,
+        /// When all of them but `maximum` expire, monotonic microseconds.
+        expires_us: u64,
+    },
+    /// Tell people.
+    Tell {
+        /// Index into the backend maps.
+        backend: u16,
+        /// What.
+        notice: Notice,
+    },
     /// Save [`Engine::learned`].
     SaveLearned,
+}
+
+/// What people are told of a backend besides its changes of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The failures of a window reached the threshold of in-band health.
+    InbandThreshold {
+        /// Failures so far.
+        failures: u32,
+        /// Length of the window, microseconds.
+        reset_time_us: u64,
+    },
+    /// A guard keeps the backend in service.
+    Guarded(Guard),
 }
 
 /// An operator's word that a new configuration ended.
@@ -157,7 +193,7 @@ impl Engine {
         let mut commands = VecDeque::new();
         for service in &mut services {
             service.handle_timeout(now_us, &mut commands);
-            service.publish(&mut commands);
+            service.refresh(now_us, &mut commands);
         }
         if !ended.is_empty() {
             // Else a crash before the next report would bring them back.
@@ -206,7 +242,9 @@ impl Engine {
             Event::Sample(samples) => {
                 for sample in &samples {
                     if let Some(&(service, backend)) = self.positions.get(&sample.backend) {
-                        self.unsaved |= self.services[service].observe(backend, sample, now_us);
+                        let service = &mut self.services[service];
+                        self.unsaved |=
+                            service.observe(backend, sample, now_us, &mut self.commands);
                     }
                 }
                 self.handle_timeout(now_us);
@@ -215,6 +253,14 @@ impl Engine {
             Event::Operator { backend, order } => {
                 if let Some(&(service, backend)) = self.positions.get(&backend) {
                     self.services[service].obey(backend, order, now_us, &mut self.commands);
+                    self.handle_timeout(now_us);
+                    self.commands.push_back(Command::SaveLearned);
+                }
+            }
+            Event::Failure(failure) => {
+                if let Some(&(service, backend)) = self.positions.get(&failure.backend)
+                    && self.services[service].told(backend, &failure, now_us, &mut self.commands)
+                {
                     self.handle_timeout(now_us);
                     self.commands.push_back(Command::SaveLearned);
                 }
@@ -246,7 +292,11 @@ impl Engine {
     /// When [`Engine::handle_timeout`] next has something to do, monotonic
     /// microseconds. Reports are not among it: samples drive them.
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.services.iter().filter_map(Service::poll_timeout).min()
+        self.services
+            .iter()
+            .filter_map(Service::poll_timeout)
+            .chain(rationing::poll_timeout(&self.services))
+            .min()
     }
 
     /// Does what is due at `now_us`; an early call does nothing.
@@ -254,6 +304,7 @@ impl Engine {
         for service in &mut self.services {
             self.unsaved |= service.handle_timeout(now_us, &mut self.commands);
         }
+        rationing::ration(&mut self.services, now_us, &mut self.commands);
     }
 
     /// All that must survive the process.
@@ -283,10 +334,10 @@ impl Engine {
             .map_or(0, Service::taking)
     }
 
-    /// What to show of a backend; `None` for an index that is not configured.
-    pub fn backend(&self, index: u16) -> Option<BackendView> {
+    /// What to show of a backend at `now_us`; `None` for an index that is not configured.
+    pub fn backend(&self, index: u16, now_us: u64) -> Option<BackendView> {
         let &(service, backend) = self.positions.get(&index)?;
-        self.services.get(service)?.view(backend)
+        self.services.get(service)?.view(backend, now_us)
     }
 }
 

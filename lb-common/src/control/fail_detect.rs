@@ -35,6 +35,9 @@ pub struct FailDetectParameters {
     /// How long a failed backend gets no flow, microseconds; 1 to 3,600 s. 0:
     /// until an operator enables it.
     pub retry_us: u64,
+    /// How long a test may go on without a result, microseconds; then its flow
+    /// is gone, and another one is the test.
+    pub test_us: u64,
 }
 
 impl Default for FailDetectParameters {
@@ -44,6 +47,7 @@ impl Default for FailDetectParameters {
             connections: 8,
             clients: 2,
             retry_us: 60_000_000,
+            test_us: 15_000_000,
         }
     }
 }
@@ -66,6 +70,8 @@ pub enum Phase {
     ReadyToTest,
     /// That flow is under way.
     Testing {
+        /// Since when, monotonic microseconds.
+        since_us: u64,
         /// Test flows that have failed without a retry.
         failures: u32,
     },
@@ -109,7 +115,7 @@ impl FailDetect {
         match &mut self.phase {
             // Only flows from before: they say nothing of the server now.
             Phase::Failed { .. } | Phase::ReadyToTest => false,
-            Phase::Testing { failures } => {
+            Phase::Testing { failures, .. } => {
                 *failures = failures.saturating_add(1);
                 repeats > 0 || *failures > 1
             }
@@ -135,7 +141,7 @@ impl FailDetect {
         let timed = parameters.retry_us > 0;
         let length_us = parameters.retry_us.saturating_add(jitter_us);
         let failures = match self.phase {
-            Phase::Testing { failures } => failures,
+            Phase::Testing { failures, .. } => failures,
             Phase::InService | Phase::Failed { .. } | Phase::ReadyToTest => self.consecutive,
         };
         self.phase = Phase::Failed {
@@ -156,10 +162,13 @@ impl FailDetect {
     }
 
     /// A flow was assigned to the backend. True if it is the test.
-    pub fn assigned(&mut self) -> bool {
+    pub fn assigned(&mut self, now_us: u64) -> bool {
         let test = self.phase == Phase::ReadyToTest;
         if test {
-            self.phase = Phase::Testing { failures: 0 };
+            self.phase = Phase::Testing {
+                since_us: now_us,
+                failures: 0,
+            };
         }
         test
     }
@@ -186,12 +195,11 @@ impl FailDetect {
         self.phase = Phase::InService;
     }
 
-    /// Ends an outage that is over: ready to test. True if it did.
-    pub fn expire(&mut self, now_us: u64) -> bool {
-        let over = match self.phase {
-            Phase::Failed { outage, .. } => outage.is_over(now_us),
-            Phase::InService | Phase::ReadyToTest | Phase::Testing { .. } => false,
-        };
+    /// Ends an outage that is over, or a test without a result: ready to test.
+    /// True if it did.
+    pub fn expire(&mut self, parameters: &FailDetectParameters, now_us: u64) -> bool {
+        let due_us = self.poll_timeout(parameters);
+        let over = due_us.is_some_and(|due_us| due_us <= now_us);
         if over {
             self.test();
         }
@@ -199,17 +207,20 @@ impl FailDetect {
     }
 
     /// When [`FailDetect::expire`] next has something to do.
-    pub fn poll_timeout(&self) -> Option<u64> {
+    pub fn poll_timeout(&self, parameters: &FailDetectParameters) -> Option<u64> {
         match self.phase {
             Phase::Failed { outage, .. } => outage.until_us,
-            Phase::InService | Phase::ReadyToTest | Phase::Testing { .. } => None,
+            Phase::Testing { since_us, .. } => Some(since_us.saturating_add(parameters.test_us)),
+            Phase::InService | Phase::ReadyToTest => None,
         }
     }
 
     /// The same with no time later than `now_us` but that of a return.
     pub(super) fn not_after(mut self, now_us: u64) -> Self {
-        if let Phase::Failed { outage, .. } = &mut self.phase {
-            *outage = outage.not_after(now_us);
+        match &mut self.phase {
+            Phase::Failed { outage, .. } => *outage = outage.not_after(now_us),
+            Phase::Testing { since_us, .. } => *since_us = (*since_us).min(now_us),
+            Phase::InService | Phase::ReadyToTest => {}
         }
         self
     }

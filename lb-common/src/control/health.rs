@@ -128,6 +128,10 @@ impl Ill {
 const RECENT_US: u64 = 10_000_000;
 /// Attempts that are remembered so that they do not fail twice.
 const ATTEMPTS: usize = 32;
+/// For how long they are. A client that repeats a SYN gives up within about two
+/// minutes (Linux: `tcp_syn_retries` 6), and its port may be another attempt's
+/// from a minute on (TIME-WAIT).
+const ATTEMPT_US: u64 = 60_000_000;
 /// For how long a guard is shown after it held.
 const SHOWN_US: u64 = 60_000_000;
 
@@ -201,6 +205,8 @@ pub struct Health {
     /// (client, attempt, when) of failures, oldest first.
     attempts: Vec<(u64, u16, u64)>,
     held: Option<(Guard, u64)>,
+    /// Flows begun, ever, when the test was first offered.
+    allowed: Option<u64>,
 }
 
 impl Health {
@@ -214,6 +220,7 @@ impl Health {
             recent: Recent::default(),
             attempts: Vec::new(),
             held: None,
+            allowed: None,
         };
         let was_out = health.record.inband.outage().is_some();
         if health.record.inband.reconfigure(&parameters.inband, now_us) && was_out {
@@ -255,15 +262,21 @@ impl Health {
             },
             now_us,
         );
-        if self.is_known(failure, parameters, now_us) {
+        if self.is_known(failure, now_us) {
             self.held = Some((Guard::OnePerAttempt, now_us));
             return Judgement::default();
         }
-        let testing = self.ill().is_some();
-        let Verdict { log, remove } =
-            self.record
-                .inband
-                .failure(&parameters.inband, in_rotation && !testing, now_us);
+        let ill = self.ill();
+        let testing = ill.is_some();
+        let Verdict { log, remove } = if matches!(ill, Some(Ill::Inband(_))) {
+            // Also where the outage is over: `expire` ends it, by a test.
+            self.record.inband.count();
+            Verdict::default()
+        } else {
+            let in_rotation = in_rotation && !testing;
+            let inband = &mut self.record.inband;
+            inband.failure(&parameters.inband, in_rotation, now_us)
+        };
         let detect =
             self.record
                 .detect
@@ -279,14 +292,13 @@ impl Health {
         }
     }
 
-    /// Whether this attempt failed already, within the time that a client goes
-    /// on with one attempt: the longest outage would do, a minute does.
-    fn is_known(&mut self, failure: &Failure, _: &HealthParameters, now_us: u64) -> bool {
+    /// Whether this attempt failed already within [`ATTEMPT_US`].
+    fn is_known(&mut self, failure: &Failure, now_us: u64) -> bool {
         let Some(client) = failure.client else {
             return false;
         };
         self.attempts
-            .retain(|&(_, _, at_us)| now_us.saturating_sub(at_us) < SHOWN_US);
+            .retain(|&(_, _, at_us)| now_us.saturating_sub(at_us) < ATTEMPT_US);
         let same = |&(c, attempt, _): &(u64, u16, u64)| (c, attempt) == (client, failure.attempt);
         if self.attempts.iter().any(same) {
             return true;
@@ -328,7 +340,7 @@ impl Health {
     /// True if the state changed.
     pub fn observe(&mut self, flows: u64, completed: u64, now_us: u64) -> bool {
         self.recent.add(Ratio { failures: 0, flows }, now_us);
-        let assigned = flows > 0 && self.record.detect.assigned();
+        let assigned = flows > 0 && self.record.detect.assigned(now_us);
         let passed = completed > 0 && self.record.detect.success();
         assigned || passed
     }
@@ -341,23 +353,42 @@ impl Health {
     }
 
     /// Ends what is over. True if the state changed.
-    pub fn expire(&mut self, now_us: u64) -> bool {
+    pub fn expire(&mut self, parameters: &HealthParameters, now_us: u64) -> bool {
         let returned = self.record.inband.expire(now_us);
         if returned {
             self.record.detect.test();
         }
         let shown = |&(_, at_us): &(Guard, u64)| now_us.saturating_sub(at_us) < SHOWN_US;
         self.held = self.held.filter(shown);
-        self.record.detect.expire(now_us) || returned
+        self.record.detect.expire(&parameters.detect, now_us) || returned
     }
 
     /// When [`Health::expire`] next has something to do.
-    pub fn poll_timeout(&self) -> Option<u64> {
+    pub fn poll_timeout(&self, parameters: &HealthParameters) -> Option<u64> {
         let timers = [
             self.record.inband.poll_timeout(),
-            self.record.detect.poll_timeout(),
+            self.record.detect.poll_timeout(&parameters.detect),
         ];
         timers.into_iter().flatten().min()
+    }
+
+    /// Up to which count of flows begun, ever, a backend that is being tested may
+    /// take them; `begun` is the present one. `None`: it is not being tested.
+    pub fn test_allowance(&mut self, begun: u64) -> Option<u64> {
+        match self.record.detect.phase() {
+            Phase::ReadyToTest => {
+                self.allowed = Some(begun);
+                Some(begun.saturating_add(1))
+            }
+            Phase::Testing { failures, .. } => {
+                let first = *self.allowed.get_or_insert(begun);
+                Some(first.saturating_add(1).saturating_add(failures.into()))
+            }
+            Phase::InService | Phase::Failed { .. } => {
+                self.allowed = None;
+                None
+            }
+        }
     }
 
     /// The recent flows.
@@ -371,6 +402,13 @@ impl Health {
         self.recent = former.recent;
         self.attempts.clone_from(&former.attempts);
         self.held = former.held;
+        self.allowed = former.allowed;
+    }
+
+    /// Failures in a row and their clients, as failure detection counts them.
+    pub fn towards_detection(&self) -> (u32, u32) {
+        let detect = &self.record.detect;
+        (detect.consecutive(), detect.clients())
     }
 
     /// The guards that hold, or held within the last minute.

@@ -124,6 +124,11 @@ impl Inband {
         self.window.map_or(0, |window| window.failures)
     }
 
+    /// Counts a failure that is not judged.
+    pub fn count(&mut self) {
+        self.total = self.total.saturating_add(1);
+    }
+
     /// Counts a failure. `in_rotation`: nothing else keeps the backend out of
     /// service; while something does, failures open no window (spec 5.4).
     pub fn failure(
@@ -133,7 +138,7 @@ impl Inband {
         now_us: u64,
     ) -> Verdict {
         self.expire(now_us);
-        self.total = self.total.saturating_add(1);
+        self.count();
         if parameters.check == Check::Count || self.outage.is_some() || !in_rotation {
             return Verdict::default();
         }

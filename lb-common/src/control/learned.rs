@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::aca::Record;
 use super::class::PerClass;
+use super::health::HealthRecord;
 use super::overrides::Overrides;
+use super::standing::Standing;
 use crate::abi::{ClassSums, HISTOGRAM_BUCKETS, Live, Report};
 
 /// The learned state of all backends, keyed by identity.
@@ -44,9 +46,21 @@ pub struct LearnedBackend {
     pub held: Vec<HeldFailures>,
     /// What operators have said.
     pub overrides: Overrides,
+    /// Outages and counts of failures.
+    pub health: HealthRecord,
+    /// Since when it is in service; `None`: not known.
+    pub standing: Option<Standing>,
 }
 
 impl Learned {
+    /// Whether anything is known of who was in service. If not, Steerline itself
+    /// begins, and nobody is new (apisix pull request 13941).
+    pub(super) fn knows_service(&self) -> bool {
+        self.backends
+            .values()
+            .any(|learned| learned.standing.is_some())
+    }
+
     /// What of it holds for other maps, or after another boot: operators'
     /// words, as if they had been said at `now_us`. Everything else is about
     /// counters that are gone.

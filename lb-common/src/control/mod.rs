@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`aca`] | loads 2 to 255 from measured averages, who is over the threshold, for how long |
 //! | [`slow_start`] | what a newcomer may take in each second |
+//! | [`standing`], [`budget`] | since when a backend is in service, and what the packet path is told of its limits |
 //! | [`inband`], [`fail_detect`] | when failures take a backend out of service, and what brings it back |
 //! | [`health`], [`guard`] | how the two work together, and what keeps them from doing harm |
 //! | [`penalty`] | what a failed flow costs, and how long it is held against its server |
@@ -32,11 +33,13 @@
 
 pub mod aca;
 mod backend;
+pub mod budget;
 pub mod class;
 pub mod compose;
 pub mod config;
 pub mod engine;
 pub mod fail_detect;
+mod feedback;
 pub mod guard;
 pub mod health;
 pub mod histogram;
@@ -44,18 +47,24 @@ pub mod inband;
 pub mod learned;
 pub mod overrides;
 pub mod penalty;
+mod rationing;
 pub mod ring;
 mod scale;
 mod service;
 pub mod shares;
+mod shown;
 pub mod slow_start;
+pub mod standing;
 pub mod view;
 
 pub use aca::{Aca, AcaParameters, Calculation, Load};
+pub use budget::Budget;
 pub use class::{PerClass, SizeClass};
 pub use compose::{Cause, Composition, State};
 pub use config::{Algorithm, BackendConfig, EngineConfig, Pick, ServiceConfig};
-pub use engine::{Command, EndedOverride, Engine, Event, Sample};
+pub use engine::{Command, EndedOverride, Engine, Event, Notice, Sample};
+pub use standing::Standing;
+
 pub use fail_detect::{FailDetect, FailDetectParameters};
 pub use guard::{Guard, Peer, Ratio};
 pub use health::{Failure, FailureKind, HealthParameters, Unreachable};
@@ -65,4 +74,4 @@ pub use overrides::{Gate, Gated, GivenWeight, Order, Overrides};
 pub use ring::smooth_ring;
 pub use shares::Curve;
 pub use slow_start::{Ramp, RampList};
-pub use view::{BackendView, FailureTotals, LoadView};
+pub use view::{BackendView, Change, FailureTotals, LoadView, Next, SlowStartView};

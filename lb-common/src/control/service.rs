@@ -5,32 +5,38 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::aca::{Aca, Record};
-use super::backend::Backend;
+use super::backend::{Backend, Setup};
 use super::class::{PerClass, SizeClass};
 use super::compose::{Overloaded, State};
 use super::config::{Algorithm, Pick, ServiceConfig};
 use super::engine::{Command, Sample};
-use super::histogram::percentile_us;
+use super::health::HealthParameters;
 use super::learned::{Learned, LearnedBackend};
 use super::overrides::{GivenWeight, Order};
 use super::penalty::{HOLD_CLASS, charge_us, charged_average_us, hold_us};
 use super::ring::smooth_ring;
-use super::view::{BackendView, FailureTotals, LoadView};
+use super::slow_start::Ramp;
 use crate::abi::RING_SLOTS;
 
+/// SYN timeouts for which a test may go on without a result: its flow has failed
+/// or is open after two.
+const TEST_TIMEOUTS: u64 = 3;
+
 pub(super) struct Service {
-    index: u16,
-    algorithm: Algorithm,
-    interval_us: u64,
-    syn_timeout_us: u64,
-    drain_timeout_us: u64,
-    aca: Aca,
-    backends: Vec<Backend>,
+    pub(super) index: u16,
+    pub(super) algorithm: Algorithm,
+    pub(super) ramp: Ramp,
+    pub(super) health: HealthParameters,
+    pub(super) interval_us: u64,
+    pub(super) syn_timeout_us: u64,
+    pub(super) drain_timeout_us: u64,
+    pub(super) aca: Aca,
+    pub(super) backends: Vec<Backend>,
     /// `None`: no reports.
-    report_due_us: Option<u64>,
+    pub(super) report_due_us: Option<u64>,
     /// As last published; `None` until the first time.
-    members: Option<Vec<(u16, u32)>>,
-    ring: Option<Vec<u16>>,
+    pub(super) members: Option<Vec<(u16, u32)>>,
+    pub(super) ring: Option<Vec<u16>>,
 }
 
 impl Service {
@@ -48,13 +54,19 @@ impl Service {
             .filter_map(|backend| known(&backend.identity))
             .map(|learned| learned.report_due_us)
             .min();
+        let mut health = config.health;
+        health.detect.test_us = config.syn_timeout_us.saturating_mul(TEST_TIMEOUTS);
+        let setup = Setup {
+            health: &health,
+            begins: !learned.is_some_and(Learned::knows_service),
+        };
         let mut ended = Vec::new();
         let mut loads: Vec<(bool, Record)> = Vec::new();
         let mut backends = Vec::new();
         for backend in config.backends {
             let learned = known(&backend.identity);
             let load = learned.map_or_else(Record::default, |learned| learned.load);
-            let (backend, ended_weight) = Backend::new(backend, learned, now_us);
+            let (backend, ended_weight) = Backend::new(backend, learned, &setup, now_us);
             if let Some(weight) = ended_weight {
                 ended.push((String::from(backend.identity()), weight));
             }
@@ -64,6 +76,8 @@ impl Service {
         let service = Self {
             index: config.index,
             algorithm: config.algorithm,
+            ramp: config.ramp,
+            health,
             interval_us: config.teardown_interval_us,
             syn_timeout_us: config.syn_timeout_us,
             drain_timeout_us: config.drain_timeout_us,
@@ -96,9 +110,7 @@ impl Service {
             return;
         };
         commands.extend(backend.obey(order, now_us));
-        self.aca.set_active(position, backend.is_wanted());
-        self.aca.recompute(now_us);
-        self.publish(commands);
+        self.refresh(now_us, commands);
     }
 
     /// Backends that take new flows.
@@ -149,15 +161,29 @@ impl Service {
 
     /// Takes a sample of a backend. True if that taught anything that a
     /// restart must know of.
-    pub(super) fn observe(&mut self, position: usize, sample: &Sample, now_us: u64) -> bool {
+    pub(super) fn observe(
+        &mut self,
+        position: usize,
+        sample: &Sample,
+        now_us: u64,
+        commands: &mut VecDeque<Command>,
+    ) -> bool {
+        let Some(backend) = self.backends.get_mut(position) else {
+            return false;
+        };
+        // What failed before goes before what succeeded since.
+        let untold = backend.untold(sample);
+        let out = self.judge_untold(position, untold, now_us, commands);
         let hold_us = hold_us(
             self.syn_timeout_us,
             self.aca.best_us(HOLD_CLASS),
             self.aca.parameters().ageout_us,
         );
-        self.backends
-            .get_mut(position)
-            .is_some_and(|backend| backend.observe(sample, hold_us, now_us))
+        let seen = self.backends[position].observe(sample, hold_us, now_us);
+        if seen.tested {
+            self.refresh(now_us, commands);
+        }
+        out || seen.learned || seen.tested
     }
 
     /// Runs the report round if it is due and any backend was sampled since
@@ -197,7 +223,7 @@ impl Service {
             }
         }
         self.aca.recompute(now_us);
-        self.publish(commands);
+        self.publish(now_us, commands);
         if matches!(self.algorithm, Algorithm::Aca { .. }) {
             let grants = idle
                 .into_iter()
@@ -207,7 +233,8 @@ impl Service {
         Some(learned)
     }
 
-    /// Timers: holds, time out of rotation, age of data. True if any fired.
+    /// Timers: holds, outages, ramps, time out of rotation, age of data. True if
+    /// any fired.
     pub(super) fn handle_timeout(&mut self, now_us: u64, commands: &mut VecDeque<Command>) -> bool {
         let mut changed = false;
         for command in self.backends.iter_mut().filter_map(|b| b.forgive(now_us)) {
@@ -217,8 +244,10 @@ impl Service {
         let timeout_us = self.drain_timeout_us;
         let backends = self.backends.iter_mut();
         commands.extend(backends.filter_map(|b| b.end_drained(timeout_us, now_us)));
-        if self.aca.expire(now_us) {
-            self.publish(commands);
+        let returned = self.end_outages(now_us, commands);
+        let settled = self.settles(now_us);
+        if self.aca.expire(now_us) || returned || settled {
+            self.refresh(now_us, commands);
             changed = true;
         }
         changed
@@ -228,31 +257,57 @@ impl Service {
         self.backends
             .iter()
             .flat_map(|backend| {
-                let deadline_us = backend.pending_deadline_us(self.drain_timeout_us);
-                [backend.poll_timeout(), deadline_us]
+                [
+                    backend.poll_timeout(),
+                    backend.pending_deadline_us(self.drain_timeout_us),
+                    backend.health.poll_timeout(&self.health),
+                    backend.standing.settles_us(&self.ramp),
+                ]
             })
             .flatten()
             .chain(self.aca.poll_timeout())
             .min()
     }
 
+    /// Weighs everything anew, after a change of what keeps a backend away.
+    pub(super) fn refresh(&mut self, now_us: u64, commands: &mut VecDeque<Command>) {
+        let last_resort = self.is_last_resort();
+        for (position, backend) in self.backends.iter().enumerate() {
+            let active = backend.is_wanted() && (last_resort || !backend.is_ejected());
+            self.aca.set_active(position, active);
+        }
+        self.aca.recompute(now_us);
+        self.publish(now_us, commands);
+    }
+
+    /// Whether failures would leave nobody: then they keep nobody out.
+    fn is_last_resort(&self) -> bool {
+        let mut wanted = self.backends.iter().filter(|backend| backend.is_wanted());
+        wanted.all(Backend::is_ejected)
+    }
+
     /// Emits whatever the packet path does not have yet: backends before the
     /// lists that name them.
-    pub(super) fn publish(&mut self, commands: &mut VecDeque<Command>) {
-        let last_resort = self.aca.last_resort();
+    pub(super) fn publish(&mut self, now_us: u64, commands: &mut VecDeque<Command>) {
         let threshold = self.aca.parameters().load_threshold;
+        let (overloaded, ejected) = (self.aca.last_resort(), self.is_last_resort());
         for (position, backend) in self.backends.iter_mut().enumerate() {
             let overload = self.aca.record(position).overload;
             let overload = overload.map(|overload| Overloaded {
                 load: overload.load,
                 threshold,
-                last_resort,
+                last_resort: overloaded,
             });
+            backend.compose(overload, ejected);
+        }
+        self.stand(now_us);
+        for position in 0..self.backends.len() {
             let relative = match self.algorithm {
                 Algorithm::Aca { .. } => Some(self.aca.selection(position).relative),
                 Algorithm::WeightedRoundRobin | Algorithm::WeightedLeastConnections => None,
             };
-            commands.extend(backend.compose(overload, relative));
+            let warming = self.is_warming(position);
+            commands.extend(self.backends[position].conclude(warming, relative));
         }
 
         let members = self.list_members();
@@ -308,65 +363,5 @@ impl Service {
             .zip(shares)
             .collect();
         smooth_ring(&indexed, RING_SLOTS as usize)
-    }
-
-    pub(super) fn view(&self, position: usize) -> Option<BackendView> {
-        let backend = self.backends.get(position)?;
-        let load = self.aca.load(position);
-        let averages = self.aca.record(position).averages;
-        let written = backend.written;
-        Some(BackendView {
-            state: backend.composition.cause.state(),
-            reason: backend.composition.cause.reason(),
-            configured_weight: backend.weight,
-            effective_weight: backend.composition.weight,
-            overrides: backend.overrides,
-            deadline_us: backend.deadline_us(self.drain_timeout_us),
-            load: LoadView {
-                short: load.classes.short,
-                long: load.classes.long,
-                average: load.average,
-            },
-            average_us: PerClass::from_fn(|class| averages.get(class).map(|a| a.average_us)),
-            relative: written.map_or(load.relative, |written| written.relative),
-            share: self.share(backend),
-            p50_us: percentile_us(&backend.histogram, 50),
-            p99_us: percentile_us(&backend.histogram, 99),
-            failures: FailureTotals {
-                resets: backend.current.resets,
-                syn_timeouts: backend.current.syn_timeouts,
-            },
-        })
-    }
-
-    fn share(&self, backend: &Backend) -> f64 {
-        let (part, whole) = match self.algorithm {
-            Algorithm::WeightedRoundRobin => {
-                let members = self.members.as_deref().unwrap_or_default();
-                let weight_of = |&(_, weight): &(u16, u32)| u64::from(weight);
-                let own = members.iter().find(|&&(index, _)| index == backend.index);
-                (
-                    own.map_or(0, weight_of),
-                    members.iter().map(weight_of).sum::<u64>(),
-                )
-            }
-            Algorithm::Aca { pick: Pick::Shares } => {
-                let ring = self.ring.as_deref().unwrap_or_default();
-                let own = ring.iter().filter(|&&index| index == backend.index);
-                (own.count() as u64, ring.len() as u64)
-            }
-            Algorithm::WeightedLeastConnections
-            | Algorithm::Aca {
-                pick: Pick::Connections,
-            } => (
-                backend.new_flows,
-                self.backends.iter().map(|b| b.new_flows).sum(),
-            ),
-        };
-        if whole == 0 {
-            0.0
-        } else {
-            part as f64 / whole as f64
-        }
     }
 }

@@ -106,6 +106,17 @@ impl Ramp {
         }
     }
 
+    /// The first second after `second` with another rate; `None`: none within
+    /// the ramp.
+    pub fn turn_after(&self, second: u64) -> Option<u64> {
+        let turn = match self {
+            Self::Off => return None,
+            Self::Default => second.div_ceil(BAND_SECONDS) * BAND_SECONDS + 1,
+            Self::List(list) => u64::from(list.interval1_s) + 1,
+        };
+        (turn > second && turn <= self.seconds()).then_some(turn)
+    }
+
     /// What holds in `second` (1 is the first); `None` past the ramp.
     pub fn limits(&self, second: u64) -> Option<Limits> {
         if !(1..=self.seconds()).contains(&second) {

@@ -1,9 +1,11 @@
 //! What people are shown of a backend. Computed on demand, changes nothing.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::class::PerClass;
 use super::compose::State;
+use super::guard::Guard;
 use super::overrides::Overrides;
 
 /// A backend as of the last event (design 6, `status --json`).
@@ -40,6 +42,79 @@ pub struct BackendView {
     pub p99_us: Option<u64>,
     /// Failures counted in the maps, ever.
     pub failures: FailureTotals,
+    /// Present while slow start limits it.
+    pub slow_start: Option<SlowStartView>,
+    /// Guards that hold, or held within the last minute.
+    pub guards: Vec<Guard>,
+    /// Failures in a row and the clients that saw them, towards failure
+    /// detection.
+    pub consecutive: (u32, u32),
+    /// What changes next without anything else happening, and when.
+    pub next: Option<Next>,
+}
+
+/// Where a backend is in its ramp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowStartView {
+    /// Ordinal second since the entry into service; the first is 1.
+    pub second: u64,
+    /// Length of the port's ramp, seconds.
+    pub seconds: u64,
+    /// New flows allowed in this second; `None`: no limit any more.
+    pub rate: Option<u32>,
+    /// Concurrent flows allowed, the server's ramp included; `None`: no limit.
+    pub ceiling: Option<u32>,
+    /// Dummy connections that least connections count.
+    pub dummies: u32,
+}
+
+/// A change that time alone brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// When, monotonic microseconds.
+    pub at_us: u64,
+    /// Which.
+    pub change: Change,
+}
+
+/// Kinds of [`Next`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// An outage ends: ready to test.
+    Test,
+    /// A test without a result ends: the next flow is one.
+    NextTest,
+    /// The time over the threshold ends: back with load 2.
+    Return,
+    /// The flows of a drained backend are ended.
+    EndFlows,
+    /// Another rate of the ramp.
+    Rate,
+    /// The ramp is over.
+    RampEnd,
+    /// Its times are forgotten: load 2.
+    Forget,
+    /// A failure is no longer held against it.
+    Forgive,
+    /// A teardown report.
+    Report,
+}
+
+impl Change {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Test => "its outage ends: one flow tests it",
+            Self::NextTest => "the test has had its time: the next flow is one",
+            Self::Return => "it returns from being overloaded, with load 2",
+            Self::EndFlows => "its open flows are ended",
+            Self::Rate => "slow start allows more",
+            Self::RampEnd => "slow start ends",
+            Self::Forget => "its response times are forgotten: load 2",
+            Self::Forgive => "failures are no longer held against it",
+            Self::Report => "the next teardown report",
+        }
+    }
 }
 
 /// Adaptive loads of a backend (spec 1.2).

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lb_common::abi::{Live, Report};
-use lb_common::control::{Command, Engine, Event, Sample};
+use lb_common::control::{Budget, Command, Engine, Event, Sample};
 
 /// What the packet path has of one backend.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub(crate) struct Maps {
     pub(crate) weight: u32,
     pub(crate) up: bool,
     pub(crate) relative: u32,
+    pub(crate) budget: Budget,
+    pub(crate) expires_us: u64,
 }
 
 impl Maps {
@@ -83,7 +85,16 @@ impl World {
                 }
                 Command::Forgive { backend, total } => self.backend(backend).live.forgiven = total,
                 Command::GrantTrial { backend } => self.backend(backend).live.trial = 1,
+                Command::WriteBudget {
+                    backend,
+                    budget,
+                    expires_us,
+                } => {
+                    let maps = self.backend(backend);
+                    (maps.budget, maps.expires_us) = (budget, expires_us);
+                }
                 Command::PublishMembers { .. }
+                | Command::Tell { .. }
                 | Command::PublishRing { .. }
                 | Command::EndFlows { .. }
                 | Command::SaveLearned => {}

@@ -1,7 +1,8 @@
 //! A service of a few backends.
 
 use lb_common::control::{
-    AcaParameters, Algorithm, BackendConfig, Engine, EngineConfig, Pick, ServiceConfig,
+    AcaParameters, Algorithm, BackendConfig, Engine, EngineConfig, FailDetectParameters,
+    HealthParameters, Pick, Ramp, ServiceConfig,
 };
 
 use super::control_world::{Maps, World};
@@ -18,6 +19,7 @@ pub(crate) fn config(algorithm: Algorithm, weights: &[u32]) -> EngineConfig {
     let backends = (1..).zip(weights).map(|(index, &weight)| BackendConfig {
         index,
         identity: format!("web 10.0.0.{index}:80"),
+        server: format!("10.0.0.{index}"),
         weight,
     });
     EngineConfig {
@@ -31,6 +33,15 @@ pub(crate) fn config(algorithm: Algorithm, weights: &[u32]) -> EngineConfig {
             teardown_interval_us: 2 * S,
             syn_timeout_us: 5 * S,
             drain_timeout_us: 60 * S,
+            // Tests of either turn it on.
+            ramp: Ramp::Off,
+            health: HealthParameters {
+                detect: FailDetectParameters {
+                    connections: 0,
+                    ..FailDetectParameters::default()
+                },
+                ..HealthParameters::default()
+            },
             backends: backends.collect(),
         }],
     }

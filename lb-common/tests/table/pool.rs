@@ -1,6 +1,7 @@
 //! A service's backends on the heap: what the maps are to a pick.
 
 use lb_common::abi::{Member, backend_flags};
+use lb_common::admission::Admission;
 use lb_common::atomic::Word;
 use lb_common::pick::{Candidate, Pool};
 
@@ -14,6 +15,8 @@ pub(crate) struct Row {
     pub(crate) weight: u32,
     pub(crate) relative: u32,
     pub(crate) live: u32,
+    /// Its budget.
+    pub(crate) admission: Admission,
     /// This flow may not go there.
     pub(crate) refused: bool,
 }
@@ -26,6 +29,7 @@ impl Row {
             weight,
             relative: 256,
             live: 0,
+            admission: Admission::NONE,
             refused: false,
         }
     }
@@ -93,6 +97,7 @@ impl Pool for HostPool {
             weight: row.weight,
             relative: row.relative,
             live: row.live,
+            admission: row.admission,
             trial: self.trials[usize::from(backend) - 1].load() != 0,
         })
     }

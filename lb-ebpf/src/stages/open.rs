@@ -34,9 +34,6 @@ pub(crate) trait Opens: Family {
     fn place() -> u32;
 }
 
-/// Surveys of a bucket that other CPUs write at the same time.
-const ATTEMPTS: u32 = 3;
-
 #[inline(always)]
 fn may_open(transport: &Transport) -> bool {
     transport.is_udp
@@ -82,10 +79,9 @@ fn may_take_new_flows(backend: u16) -> bool {
     }
 }
 
-/// Opens the flow of a SYN. A former flow of the same tuple gives its place to
-/// the new one.
+/// Describes the flow of a SYN in the scratch space.
 #[inline(always)]
-pub(crate) fn run<F: Opens>(
+pub(crate) fn describe<F: Opens>(
     ctx: &XdpContext,
     settings: &Settings,
     known: Known,
@@ -121,30 +117,34 @@ pub(crate) fn run<F: Opens>(
         client_ifindex: ctx.ingress_ifindex() as u32,
     };
     scratch.service = known.index;
-    for _ in 0..ATTEMPTS {
-        match attempt::<F>(settings, known.service.algorithm) {
-            OPENED => {
-                maps::count(Reason::NewFlow);
-                return Ok(());
-            }
-            FOUND => {
-                maps::count(Reason::SynRepeated);
-                return Ok(());
-            }
-            EXISTING => {
-                maps::count(Reason::Withdrawn);
-                return Ok(());
-            }
-            // The place is gone: survey afresh.
-            RACED => {}
-            NO_BACKEND => return Err(Reason::NoBackend),
-            COLLISION => return Err(Reason::TupleCollision),
-            FULL => break,
-            EXHAUSTED => return Err(Reason::PoolExhausted),
-            _ => return Err(Reason::Internal),
-        }
+    Ok(())
+}
+
+/// Opens the flow in the scratch space. A former flow of the same tuple gives its
+/// place to the new one.
+#[inline(always)]
+pub(crate) fn run<F: Opens>() -> Result<(), Reason> {
+    let mut outcome = attempt::<F>();
+    // Two more surveys of buckets that other CPUs write at the same time. (Not a
+    // loop: its counter would lie on the stack, where the verifier forgets it.)
+    if outcome == RACED {
+        outcome = attempt::<F>();
     }
-    Err(Reason::TableFull)
+    if outcome == RACED {
+        outcome = attempt::<F>();
+    }
+    match outcome {
+        OPENED => maps::count(Reason::NewFlow),
+        FOUND => maps::count(Reason::SynRepeated),
+        EXISTING => maps::count(Reason::Withdrawn),
+        NO_BACKEND => return Err(Reason::NoBackend),
+        COLLISION => return Err(Reason::TupleCollision),
+        AT_MAXIMUM => return Err(Reason::AtMaximum),
+        EXHAUSTED => return Err(Reason::PoolExhausted),
+        FULL | RACED => return Err(Reason::TableFull),
+        _ => return Err(Reason::Internal),
+    }
+    Ok(())
 }
 
 /// The backend of the flow that [`run`] opened or found: in the scratch space,
@@ -182,11 +182,15 @@ const INTERNAL: u32 = 6;
 const SURVEYED: u32 = 7;
 const FOUND: u32 = 8;
 const EXHAUSTED: u32 = 9;
+const AT_MAXIMUM: u32 = 10;
 
 /// One survey, pick and placement of the flow in the scratch space.
 #[inline(always)]
-fn attempt<F: Opens>(settings: &Settings, algorithm: u8) -> u32 {
-    let Some(scratch) = maps::scratch() else {
+fn attempt<F: Opens>() -> u32 {
+    let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+        return INTERNAL;
+    };
+    let Some(service) = maps::service(scratch.service) else {
         return INTERNAL;
     };
     let surveyed = F::survey();
@@ -194,10 +198,13 @@ fn attempt<F: Opens>(settings: &Settings, algorithm: u8) -> u32 {
         return surveyed;
     }
     scratch.collided.set(0);
-    let picked = F::pick(algorithm);
+    scratch.full.set(0);
+    let picked = F::pick(service.algorithm);
     if picked & CHOSEN == 0 {
         return if scratch.collided.get() != 0 {
             COLLISION
+        } else if scratch.full.get() != 0 {
+            AT_MAXIMUM
         } else {
             NO_BACKEND
         };
@@ -215,6 +222,9 @@ fn attempt<F: Opens>(settings: &Settings, algorithm: u8) -> u32 {
     let outcome = F::place();
     if outcome == OPENED && picked & TRIAL != 0 {
         maps::count(Reason::Trial);
+    }
+    if outcome == OPENED && picked & OVERRULED != 0 {
+        maps::count(Reason::OverBudget);
     }
     outcome
 }
@@ -253,20 +263,14 @@ fn survey<F: Family>() -> u32 {
 /// Bits of what the picks return, above the backend's index.
 const CHOSEN: u32 = 1 << 16;
 const TRIAL: u32 = 1 << 17;
+const OVERRULED: u32 = 1 << 18;
 
 #[inline(always)]
 fn encode(picked: Option<Picked>) -> u32 {
-    match picked {
-        Some(Picked {
-            backend,
-            trial: false,
-        }) => CHOSEN | backend as u32,
-        Some(Picked {
-            backend,
-            trial: true,
-        }) => CHOSEN | TRIAL | backend as u32,
-        None => 0,
-    }
+    let Some(picked) = picked else { return 0 };
+    let trial = if picked.trial { TRIAL } else { 0 };
+    let overruled = if picked.overruled { OVERRULED } else { 0 };
+    CHOSEN | trial | overruled | picked.backend as u32
 }
 
 /// The backends of a service for the flow in the scratch space, and whether
@@ -276,7 +280,10 @@ fn pool<'a, F: Family>(
     settings: &'static Settings,
     service: &'static Service,
     scratch: &'a Scratch,
-) -> (ServicePool<impl Fn(&Backend) -> bool + 'a>, bool) {
+) -> (
+    ServicePool<impl Fn(&Backend) -> bool + 'a, impl Fn() + 'a>,
+    bool,
+) {
     let age = ticks_between(settings.heartbeat, scratch.opening.tick);
     let attended = age < settings.heartbeat_expiry;
     let pool = ServicePool {
@@ -284,6 +291,8 @@ fn pool<'a, F: Family>(
         members: service.members,
         ring: service.ring,
         attended,
+        tick: scratch.opening.tick,
+        at_maximum: move || scratch.full.set(1),
         refused: move |backend: &Backend| {
             // Asked only of backends that may take new flows. In direct return
             // the server sees the VIP: no two flows look alike to it.
@@ -446,17 +455,12 @@ macro_rules! opens {
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $round_robin() -> u32 {
-            pick!($family, pool, _trials => {
-                pick::weighted_round_robin(&pool).map(|backend| Picked { backend, trial: false })
-            })
+            pick!($family, pool, _trials => pick::weighted_round_robin(&pool))
         }
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $least() -> u32 {
-            pick!($family, pool, _trials => {
-                pick::weighted_least_connections(&pool)
-                    .map(|backend| Picked { backend, trial: false })
-            })
+            pick!($family, pool, _trials => pick::weighted_least_connections(&pool))
         }
         #[unsafe(no_mangle)]
         #[inline(never)]

@@ -90,6 +90,7 @@ impl Config {
                     + array::<abi::Cursor>(services)
                     + array::<abi::Backend>(backends)
                     + array::<abi::Live>(backends)
+                    + array::<abi::Budget>(backends)
                     + array::<abi::Name>(services)
                     + array::<abi::Name>(backends),
             ),

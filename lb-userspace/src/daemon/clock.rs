@@ -23,6 +23,11 @@ pub(crate) fn tick() -> u32 {
     tick_of(monotonic_ns())
 }
 
+/// The tick of a time of the engine.
+pub(crate) fn tick_at(micros: u64) -> u32 {
+    tick_of(micros.saturating_mul(1_000))
+}
+
 /// The time of day in UTC, as RFC 3339 writes it, to the millisecond.
 pub(crate) fn utc() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

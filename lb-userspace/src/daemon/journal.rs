@@ -42,6 +42,20 @@ pub(crate) enum Happening {
         active_flows: u64,
         half_open: u64,
     },
+    /// In-band health reached its threshold.
+    InbandThreshold {
+        service: String,
+        backend: String,
+        failures: u32,
+        reset_time_ms: u64,
+    },
+    /// A guard kept a backend in service.
+    Guarded {
+        service: String,
+        backend: String,
+        guard: &'static str,
+        reason: String,
+    },
     /// An operator said something.
     Override {
         service: String,
@@ -127,6 +141,8 @@ impl Happening {
             | Self::Reattached { .. } => false,
             Self::ReloadRefused { .. }
             | Self::Mismatch { .. }
+            | Self::InbandThreshold { .. }
+            | Self::Guarded { .. }
             | Self::Detached { .. }
             | Self::Replaced { .. }
             | Self::InterfaceGone { .. }
@@ -166,6 +182,25 @@ impl fmt::Display for Happening {
                      {half_open} half-open)"
                 )
             }
+            Self::InbandThreshold {
+                service,
+                backend,
+                failures,
+                reset_time_ms,
+            } => write!(
+                f,
+                "{service}/{backend}: in-band health: {failures} connection failures within the \
+                 reset time of {reset_time_ms} ms"
+            ),
+            Self::Guarded {
+                service,
+                backend,
+                guard,
+                reason,
+            } => write!(
+                f,
+                "{service}/{backend}: kept in service in spite of its failures ({guard}): {reason}"
+            ),
             Self::Override {
                 service,
                 backend,

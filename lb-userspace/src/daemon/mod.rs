@@ -39,8 +39,8 @@ use anyhow::{Context as _, Result};
 use control::ControlSocket;
 use journal::{Happening, Journal};
 use lb_common::{
-    abi::{Backend, Live, Settings, backend_flags},
-    control::{Command, Engine, Event, Order, Sample, State},
+    abi::{self, Backend, Live, Settings, backend_flags, budget_flags},
+    control::{Budget, Command, Engine, Event, Order, Sample, State},
     flow::LiveWords,
 };
 use network::Network;
@@ -431,6 +431,12 @@ impl Daemon {
                     self.note_trials(true);
                 }
                 Command::EndFlows { backend, end } => self.end_flows(backend, end),
+                Command::WriteBudget {
+                    backend,
+                    budget,
+                    expires_us,
+                } => self.write_budget(backend, &budget, expires_us),
+                Command::Tell { backend, notice } => self.tell(backend, notice),
                 Command::SaveLearned => self.save(),
             }
         }
@@ -462,6 +468,34 @@ impl Daemon {
         write(offset_of!(Backend, relative), desired.relative);
         write(offset_of!(Backend, weight), desired.weight);
         write(offset_of!(Backend, flags), desired.flags);
+    }
+
+    /// Values before the flags that say which of them hold.
+    fn write_budget(&self, backend: u16, budget: &Budget, expires_us: u64) {
+        let limits = [
+            (budget.begun.is_some(), budget_flags::BEGUN),
+            (budget.ceiling.is_some(), budget_flags::CEILING),
+            (budget.maximum.is_some(), budget_flags::MAXIMUM),
+        ];
+        let flags: u32 = limits
+            .into_iter()
+            .filter_map(|(holds, flag)| holds.then_some(flag))
+            .sum();
+        let index = u32::from(backend);
+        let word = |offset, value: Option<u32>| {
+            let value = value.unwrap_or(0);
+            self.maps.budgets.write_word(index, offset, value);
+        };
+        let begun = budget.begun.unwrap_or(0);
+        self.maps
+            .budgets
+            .write_word(index, offset_of!(abi::Budget, begun), begun);
+        word(offset_of!(abi::Budget, ceiling), budget.ceiling);
+        word(offset_of!(abi::Budget, maximum), budget.maximum);
+        word(offset_of!(abi::Budget, dummies), Some(budget.dummies));
+        let expiry = clock::tick_at(expires_us);
+        word(offset_of!(abi::Budget, expiry), Some(expiry));
+        word(offset_of!(abi::Budget, flags), Some(flags));
     }
 
     /// Compares the maps with what they were told; somebody else may have

@@ -64,7 +64,10 @@ impl Daemon {
         let placed = &self.placed[service];
         let (service_index, index) = (placed.index, placed.backends[backend]);
         let index = u16::try_from(index)?;
-        let before = self.engine.backend(index).context("not steered")?;
+        let before = self
+            .engine
+            .backend(index, clock::micros())
+            .context("not steered")?;
         let now = clock::micros();
         self.engine.handle(
             Event::Operator {
@@ -78,7 +81,10 @@ impl Daemon {
         // it must not rest on counts from before the order.
         self.sample()?;
         self.carry_out()?;
-        let view = self.engine.backend(index).context("not steered")?;
+        let view = self
+            .engine
+            .backend(index, clock::micros())
+            .context("not steered")?;
         let changed = before.overrides != view.overrides;
         let live = self.maps.live.read(index.into());
         let (active_flows, half_open) = (status::active(&live), status::half_open(&live));

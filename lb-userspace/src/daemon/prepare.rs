@@ -16,7 +16,7 @@ use lb_common::{
     },
     control::{
         AcaParameters, Algorithm as EngineAlgorithm, BackendConfig, Calculation, EngineConfig,
-        Pick as EnginePick, ServiceConfig,
+        FailDetectParameters, HealthParameters, Pick as EnginePick, Ramp, ServiceConfig,
     },
     hash,
     tcp::State,
@@ -191,6 +191,10 @@ fn service_key(service: &Service) -> ServiceKey {
 /// or backend stay; so do the lists that are published.
 pub(crate) fn fill(config: &Config, maps: &mut Maps, books: &mut Books) -> Result<Vec<Placed>> {
     let placed = place(config, maps, books)?;
+    for backend in placed.iter().flat_map(|placed| &placed.backends) {
+        // An engine that begins takes it that nobody is limited.
+        maps.budgets.write(*backend, abi::Budget::default());
+    }
     switch(config, maps, books, &placed)?;
     Ok(placed)
 }
@@ -522,6 +526,7 @@ pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<Engine
             backends.push(BackendConfig {
                 index: u16::try_from(*index)?,
                 identity: format!("{} {}:{}", service.name, backend.address, backend.port),
+                server: backend.address.to_string(),
                 weight: backend.weight.into(),
             });
         }
@@ -549,6 +554,14 @@ pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<Engine
             teardown_interval_us: micros(service.aca.teardown_interval),
             syn_timeout_us: micros(service.inband_health.syn_timeout),
             drain_timeout_us: micros(service.drain_timeout),
+            ramp: Ramp::Off,
+            health: HealthParameters {
+                detect: FailDetectParameters {
+                    connections: 0,
+                    ..FailDetectParameters::default()
+                },
+                ..HealthParameters::default()
+            },
             backends,
         });
     }

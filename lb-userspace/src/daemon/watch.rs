@@ -8,6 +8,7 @@ use crate::{
     status,
 };
 use anyhow::Result;
+use lb_common::control::Notice;
 use std::collections::BTreeMap;
 
 /// Names of service and backend, by backend index.
@@ -45,7 +46,7 @@ impl Daemon {
             else {
                 continue;
             };
-            let Some(view) = self.engine.backend(index) else {
+            let Some(view) = self.engine.backend(index, clock::micros()) else {
                 continue;
             };
             let live = self.maps.live.read(*place);
@@ -62,6 +63,30 @@ impl Daemon {
                     half_open: status::half_open(&live),
                 });
             }
+        }
+    }
+
+    /// Tells what the engine has to say besides changes of state.
+    pub(super) fn tell(&mut self, backend: u16, notice: Notice) {
+        let index = u32::from(backend);
+        for (service, backend) in self.names_of([index].into_iter()).into_values() {
+            self.journal.record(&match notice {
+                Notice::InbandThreshold {
+                    failures,
+                    reset_time_us,
+                } => Happening::InbandThreshold {
+                    service,
+                    backend,
+                    failures,
+                    reset_time_ms: reset_time_us / 1_000,
+                },
+                Notice::Guarded(guard) => Happening::Guarded {
+                    service,
+                    backend,
+                    guard: guard.as_str(),
+                    reason: guard.to_string(),
+                },
+            });
         }
     }
 

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray, RingBuf};
 use lb_common::{
     abi::{
-        Backend, Bucket4, Bucket6, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name,
+        Backend, Bucket4, Bucket6, Budget, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name,
         PoolAddress, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
     },
     reason::Reason,
@@ -39,6 +39,8 @@ pub struct Maps {
     pub backend_names: Mapped<Name>,
     /// Counts by backend index.
     pub live: Mapped<Live>,
+    /// What backends may take, by index.
+    pub budgets: Mapped<Budget>,
     /// Teardown reports by backend index.
     pub reports: PerCpuArray<MapData, Report>,
     /// Next hops by index.
@@ -85,6 +87,7 @@ impl Maps {
             backends: mapped(pins, "BACKENDS")?,
             backend_names: mapped(pins, "BACKEND_NAMES")?,
             live: mapped(pins, "LIVE")?,
+            budgets: mapped(pins, "BUDGETS")?,
             reports: typed(pins, "REPORTS", PerCpuArray::try_from)?,
             hops: mapped(pins, "HOPS")?,
             hop_index: typed(pins, "HOP_INDEX", HashMap::try_from)?,
@@ -171,6 +174,7 @@ impl Maps {
     /// What the kernel answers.
     pub fn forget_backend(&mut self, backend: u32) -> Result<()> {
         self.live.write(backend, Live::default());
+        self.budgets.write(backend, Budget::default());
         let cpus = aya::util::nr_cpus().map_err(|(what, error)| {
             anyhow::Error::from(error).context(format!("counting CPUs in {what}"))
         })?;

@@ -115,6 +115,7 @@ impl Kind {
             array("BACKENDS", size_of::<abi::Backend>(), abi::MAX_BACKENDS),
             array("BACKEND_NAMES", size_of::<abi::Name>(), abi::MAX_BACKENDS),
             array("LIVE", size_of::<abi::Live>(), abi::MAX_BACKENDS),
+            array("BUDGETS", size_of::<abi::Budget>(), abi::MAX_BACKENDS),
             per_cpu("REPORTS", size_of::<abi::Report>(), abi::MAX_BACKENDS),
             array("HOPS", size_of::<abi::Hop>(), abi::MAX_HOPS),
             hash("HOP_INDEX", size_of::<abi::HopKey>(), 4, abi::MAX_HOPS),

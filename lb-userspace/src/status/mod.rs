@@ -248,7 +248,7 @@ pub(crate) fn build(sources: &Sources<'_>) -> Result<Status> {
         for (backend, place) in service.backends.iter().zip(places) {
             let view = sources
                 .engine
-                .backend(u16::try_from(*place)?)
+                .backend(u16::try_from(*place)?, sources.now_us)
                 .with_context(|| format!("backend {} is not steered", backend.name))?;
             let live = maps.live.read(*place);
             new_flows += live.half_opened;
