@@ -11,6 +11,7 @@ mod client;
 mod clock;
 mod control;
 mod diff;
+mod hooks;
 mod journal;
 mod network;
 mod orders;
@@ -231,27 +232,6 @@ impl Daemon {
         daemon.note_ended();
         daemon.note_states();
         Ok(daemon)
-    }
-
-    /// Attaches everywhere, or nowhere.
-    fn attach(&mut self, plan: &prepare::Plan) -> Result<()> {
-        for (hook, state) in &plan.hooks {
-            match self
-                .loaded
-                .attach(hook, *state, prepare::mode(&self.config))
-            {
-                Ok(attached) => self.attached.push(attached),
-                Err(error) => {
-                    for (attached, (_, state)) in self.attached.iter().zip(&plan.hooks) {
-                        if *state == crate::dataplane::HookState::Free {
-                            let _ = Pins::remove_link(&attached.link);
-                        }
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        self.loaded.drop_former_programs()
     }
 
     async fn serve(&mut self, asked: &mut mpsc::Receiver<Asked>) -> Result<Ended> {

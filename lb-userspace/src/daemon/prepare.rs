@@ -4,8 +4,8 @@
 use super::clock;
 use crate::{
     Family,
-    config::{Algorithm, Config, Forwarding, Measure, Mode, Pick, Protocol, Service},
-    dataplane::{self, Books, Hook, HookState, Maps, PinState, Pins, Sizes, Wanted},
+    config::{Algorithm, Config, Forwarding, Measure, Pick, Protocol, Service},
+    dataplane::{Books, Hook, HookState, Maps, PinState, Pins, Sizes, Wanted},
     net::links::{self, Link},
 };
 use anyhow::{Context as _, Result, bail};
@@ -61,15 +61,6 @@ pub(crate) fn sizes(config: &Config) -> Sizes {
     Sizes {
         pools: u32::try_from(config.data_plane.source_pool.len()).unwrap_or(u32::MAX),
         ..config.data_plane.flow_table.sizes()
-    }
-}
-
-/// How to attach.
-pub(crate) fn mode(config: &Config) -> dataplane::Mode {
-    match config.data_plane.mode {
-        Mode::Native => dataplane::Mode::Native,
-        Mode::Generic => dataplane::Mode::Generic,
-        Mode::Auto => dataplane::Mode::Auto,
     }
 }
 

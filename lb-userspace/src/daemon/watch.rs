@@ -1,10 +1,9 @@
 //! What the loop notices beside its work: changed states, flows that it ended,
 //! removed backends that are gone, hooks that were lost.
 
-use super::{Daemon, clock, journal::Happening, prepare};
+use super::{Daemon, clock, journal::Happening};
 use crate::{
-    dataplane::{Hook, HookState, Pass, decode_name},
-    net::links::Link,
+    dataplane::{Pass, decode_name},
     status,
 };
 use anyhow::Result;
@@ -156,29 +155,9 @@ impl Daemon {
         }
         if self.config.data_plane.reattach {
             for link in free {
-                self.attach_again(link, program).await;
+                self.attach_again(link, &links, program).await;
             }
         }
         Ok(())
-    }
-
-    async fn attach_again(&mut self, link: &Link, program: u32) {
-        let hook = Hook {
-            interface: link.name.clone(),
-            ifindex: link.index,
-            program: None,
-        };
-        let mode = prepare::mode(&self.config);
-        let attached = match self.loaded.attach(&hook, HookState::Free, mode) {
-            Ok(_) => self.network.restore(&link.name, &self.config).await,
-            Err(error) => Err(error),
-        };
-        let news = match attached {
-            Ok(()) => self.watchdog.attached(&link.name, program),
-            Err(error) => self.watchdog.failed(&link.name, format!("{error:#}")),
-        };
-        if let Some(happening) = news {
-            self.journal.record(&happening);
-        }
     }
 }

@@ -12,7 +12,7 @@ use aya::{
     },
 };
 use lb_common::abi::{ClockReading, Jiffies, Jump, Settings};
-use std::{mem::offset_of, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+use std::{fmt, mem::offset_of, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
 
 /// The entry program; those that it jumps to are in [`Jump::ALL`].
 const ENTRY: &str = "steerline";
@@ -308,37 +308,19 @@ impl Loaded {
         hook: &Hook,
         mode: Mode,
     ) -> Result<aya::programs::xdp::XdpLinkId> {
-        let explain = |error: &aya::programs::ProgramError, mode: &str| attach_advice(error, mode);
-        match mode {
-            Mode::Native => program
-                .attach_to_if_index(hook.ifindex, XdpMode::Driver)
-                .map_err(|error| {
-                    let advice = explain(&error, "native");
-                    anyhow::Error::from(error).context(format!(
-                        "{}: cannot attach in native mode: {advice}",
-                        hook.interface
-                    ))
-                }),
-            Mode::Generic => program
-                .attach_to_if_index(hook.ifindex, XdpMode::Skb)
-                .map_err(|error| {
-                    let advice = explain(&error, "generic");
-                    anyhow::Error::from(error).context(format!(
-                        "{}: cannot attach in generic mode: {advice}",
-                        hook.interface
-                    ))
-                }),
-            Mode::Auto => match program.attach_to_if_index(hook.ifindex, XdpMode::Driver) {
-                Ok(link) => Ok(link),
-                Err(error) => {
-                    tracing::warn!(
-                        "{}: native mode refused ({error}); taking generic mode, which is slower",
-                        hook.interface
-                    );
-                    Self::attach_new(program, hook, Mode::Generic)
-                }
-            },
-        }
+        let hook_of_mode = match mode {
+            Mode::Native => XdpMode::Driver,
+            Mode::Generic => XdpMode::Skb,
+        };
+        program
+            .attach_to_if_index(hook.ifindex, hook_of_mode)
+            .map_err(|error| {
+                let advice = attach_advice(&error, mode);
+                anyhow::Error::from(error).context(format!(
+                    "{}: cannot attach in {mode} mode: {advice}",
+                    hook.interface
+                ))
+            })
     }
 
     /// Removes the tables of tail calls of programs that are attached no more.
@@ -375,13 +357,20 @@ pub enum Mode {
     Native,
     /// In the kernel's stack.
     Generic,
-    /// In the driver if it can.
-    Auto,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
 }
 
 /// The cause of a refused attachment, and the next step. Each row answers one
 /// of the reports quoted in the table of `docs/troubleshooting.md`.
-fn attach_advice(error: &aya::programs::ProgramError, mode: &str) -> String {
+fn attach_advice(error: &aya::programs::ProgramError, mode: Mode) -> String {
     let code = match error {
         aya::programs::ProgramError::SyscallError(error) => error.io_error.raw_os_error(),
         _ => None,

@@ -16,6 +16,7 @@
 mod direct_return;
 mod dns;
 mod endings;
+mod generic;
 mod hosts;
 mod one_arm;
 mod ping;

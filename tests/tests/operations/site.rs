@@ -9,7 +9,7 @@ use steerline::Family;
 use steerline::dataplane::{Maps, Pins};
 use steerline_tests::world::{Balancer, BalancerConfig, Namespace, World, topology};
 
-pub(crate) use steerline_tests::world::{PATIENCE, Status, number, web};
+pub(crate) use steerline_tests::world::{PATIENCE, Status, named, number, web};
 
 /// The virtual address of services by `dsr`.
 pub(crate) const DIRECT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 20);
