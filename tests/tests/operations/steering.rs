@@ -7,11 +7,12 @@
 //! #409 (what operators had said was lost by a restart).
 
 use std::io::Read as _;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use steerline::Family;
 use steerline_tests::world::{
     Balancer, Load, NginxOptions, RunningLoad, Server, Topology, Until, World, wait_until,
 };
@@ -23,18 +24,30 @@ use crate::turn;
 const WEB: &str = "web";
 /// Requests a second.
 const RATE: u32 = 50;
-/// Requests that must have ended before the next step: two seconds' worth.
-const BETWEEN: u64 = 100;
+/// Waits for requests in the scenario of all steps, each for as many.
+const WAITS: u64 = 11;
 /// So long that at every moment a request is under way.
 const DELAY: Duration = Duration::from_millis(60);
 
-fn service() -> Service {
+/// Requests that must have ended before the next step, so that all of them take
+/// a minute where the machine is asked for it, as in CI, else a third.
+fn full_length() -> u64 {
+    let asked = std::env::var_os("STEERLINE_FULL_LENGTH").is_some();
+    let seconds = if asked { 60 } else { 20 };
+    (seconds * u64::from(RATE)).div_ceil(WAITS)
+}
+
+fn service(family: Family) -> Service {
     Service::nat(WEB, 80)
+        .in_family(family)
         .line("drain_timeout", "1h")
         .round_robin()
 }
 
 struct Scene {
+    family: Family,
+    /// See [`full_length`].
+    between: u64,
     load: RunningLoad,
     balancer: Balancer,
     servers: Vec<Server>,
@@ -42,26 +55,28 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Result<Self> {
-        let world = World::new(&Topology::two_armed(3))?;
+    fn new(family: Family, between: u64) -> Result<Self> {
+        let world = World::new(&Topology::two_armed(3).dual_stack())?;
         let servers = (1..=3)
             .map(|number| {
-                let options = NginxOptions::new(&web(number), World::server_address(number));
+                let options = NginxOptions::new(&web(number), World::server_ip(number, family));
                 Server::nginx(world.server(number)?, options.delay(DELAY))
             })
             .collect::<Result<_>>()?;
-        let service = service().over(&[8, 8, 8]);
+        let service = service(family).over(&[8, 8, 8]);
         let balancer = Balancer::start(world.balancer(), &site::config(&[&service]))?;
         let load = Load {
             target: service.target(),
             path: "/".to_owned(),
             workers: 12,
-            sources: world.fresh_clients(128)?,
+            sources: world.fresh_clients_in(family, 128)?,
             rate: Some(RATE),
             until: Until::Time(Duration::from_secs(600)),
             limit: PATIENCE,
         };
         let scene = Self {
+            family,
+            between,
             load: load.start(world.client())?,
             balancer,
             servers,
@@ -73,7 +88,7 @@ impl Scene {
 
     /// Waits for as many requests as there are between two steps.
     fn go_on(&self) -> Result<()> {
-        let goal = self.load.completed() + BETWEEN;
+        let goal = self.load.completed() + self.between;
         wait_until("requests have ended", PATIENCE, || {
             Ok((self.load.completed() >= goal).then_some(()))
         })
@@ -108,10 +123,10 @@ impl Scene {
     /// A connection that server `number` holds: it waits for the client's
     /// request, which does not come.
     fn keep(&self, number: u8) -> Result<TcpStream> {
-        let address = format!("{}:80", World::server_address(number));
-        let target = service().target();
+        let address = SocketAddr::new(World::server_ip(number, self.family), 80).to_string();
+        let target = service(self.family).target();
         // By turns of the load as well, so the first may be another's.
-        for source in self.world.fresh_clients(64)? {
+        for source in self.world.fresh_clients_in(self.family, 64)? {
             let stream = self
                 .world
                 .client()
@@ -130,10 +145,19 @@ impl Scene {
 
 #[test]
 fn no_request_fails_through_reloads_a_drain_and_a_crash() -> Result<()> {
+    // What the length is for is the same in both families.
+    for (family, between) in [(Family::V4, full_length()), (Family::V6, 40)] {
+        steer(family, between).with_context(|| family.to_string())?;
+    }
+    Ok(())
+}
+
+fn steer(family: Family, between: u64) -> Result<()> {
     let Some(_turn) = turn::take() else {
         return Ok(());
     };
-    let mut scene = Scene::new()?;
+    let service = || service(family);
+    let mut scene = Scene::new(family, between)?;
     let mut counts = vec![("8:8:8", scene.shares()?)];
 
     let answer = scene.reload(&service().over(&[8, 8, 8]).without(3))?;
