@@ -1,7 +1,7 @@
 //! Rows of the packet table, and the one helper that runs them.
 
 use super::{
-    Carried, Counter, Endpoint, Frame, Lab, Mac, Moved, Port, icmp,
+    Carried, Counter, Endpoint, Family, Frame, Lab, Mac, Moved, Port, icmp,
     scene::{BACK, FRONT, ROUTER_MAC, Server},
     verdict,
 };
@@ -369,6 +369,12 @@ impl Row {
     /// This row under a name.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// This row with its family in its name, for those that run over families.
+    pub fn in_family(mut self, family: Family) -> Self {
+        self.name += &format!(" ({})", family.name());
         self
     }
 

@@ -15,6 +15,7 @@ mod frames;
 mod full;
 mod handshake;
 mod hops;
+mod ipv6;
 mod matrix;
 mod passed;
 mod picks;
@@ -58,6 +59,7 @@ fn groups() -> Vec<Group> {
         direct::room(),
         direct::reports(),
         ping::group(),
+        ipv6::group(),
     ]
 }
 
@@ -157,6 +159,11 @@ fn direct_return() {
     run(&direct::lives());
     run(&direct::room());
     run(&direct::reports());
+}
+
+#[test]
+fn headers_of_ipv6() {
+    run(&ipv6::group());
 }
 
 #[test]
