@@ -349,7 +349,7 @@ pin_directory = "pins"
 name = "web"
 address = "192.0.2.300"
 port = 65_536
-forwarding = "gue"
+forwarding = "transparent"
 algorithm = "fastest"
 drain_timeout = 60
 [service.aca]
