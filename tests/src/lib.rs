@@ -1,4 +1,5 @@
-//! What the tests and the demonstration share.
+//! What the tests, the demonstration and the benchmarks share.
 
+pub mod bench;
 pub mod packets;
 pub mod world;

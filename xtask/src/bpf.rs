@@ -119,6 +119,15 @@ fn llvm_major(verbose_version: &str) -> Option<u32> {
 /// The path never changes, and the file is replaced only when its bytes do, so
 /// that the daemon, which embeds it, is not rebuilt for nothing.
 pub(crate) fn build() -> Result<PathBuf> {
+    build_binary("steerline-xdp")
+}
+
+/// Builds what benchmarks compare the packet path with, in the same way.
+pub(crate) fn build_floors() -> Result<PathBuf> {
+    build_binary("steerline-floors")
+}
+
+fn build_binary(name: &str) -> Result<PathBuf> {
     let (route, linker) = setup::for_build()?;
     let directory = shell::root().join("target/bpf");
     let flags = [
@@ -130,7 +139,8 @@ pub(crate) fn build() -> Result<PathBuf> {
     ];
     let mut command = route.cargo();
     command
-        .args(["--package", "lb-ebpf", "--release", "--target", TARGET])
+        .args(["--package", "lb-ebpf", "--bin", name])
+        .args(["--release", "--target", TARGET])
         .arg("--target-dir")
         .arg(&directory)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
@@ -139,8 +149,8 @@ pub(crate) fn build() -> Result<PathBuf> {
     }
     shell::run(&mut command).context("cannot build the packet path")?;
 
-    let built = directory.join(TARGET).join("release/steerline-xdp");
-    let object = directory.join("steerline-xdp.o");
+    let built = directory.join(TARGET).join("release").join(name);
+    let object = directory.join(format!("{name}.o"));
     replace_if_different(&built, &object)?;
     Ok(object)
 }

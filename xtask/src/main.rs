@@ -5,6 +5,7 @@
 //! and forth between the verbs. The crate depends on little and builds in
 //! seconds; what it runs is echoed to standard error.
 
+mod bench;
 mod bpf;
 mod demo;
 mod host;
@@ -45,6 +46,9 @@ enum Verb {
     Test(test::Options),
     /// Balance real traffic over three servers, one of them slow
     Demo(demo::Options),
+    /// Measure the packet path
+    #[command(subcommand)]
+    Bench(bench::Subject),
     /// Check the rules of ARCHITECTURE.md and CONTRIBUTING.md
     Tidy,
 }
@@ -69,6 +73,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Bpf => println!("{}", bpf::build()?.display()),
         Verb::Test(options) => return test::run(&options),
         Verb::Demo(options) => demo::run(&options)?,
+        Verb::Bench(subject) => bench::run(&subject)?,
         Verb::Tidy => tidy::run()?,
     }
     Ok(ExitCode::SUCCESS)

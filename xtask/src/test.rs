@@ -32,6 +32,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::everything()?;
     let object = bpf::build()?;
+    let floors = bpf::build_floors()?;
     if !options.no_lint && !options.list {
         lint(&object)?;
     }
@@ -59,6 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     command
         .env("STEERLINE_BIN", host::binary("steerline"))
+        .env("STEERLINE_FLOORS_OBJECT", floors)
         .env("STEERLINE_SKIP_LOG", &skips);
     if shell::is_ci() {
         command.env("STEERLINE_REQUIRE_ROOT", "1");

@@ -5,7 +5,7 @@ use crate::world::Namespace;
 use anyhow::{Context as _, Result};
 use aya::{
     maps::{MapData, RingBuf},
-    programs::{TestRun as _, TestRunOptions},
+    programs::{TestRun as _, TestRunOptions, Xdp},
 };
 use lb_common::{
     abi::{
@@ -68,7 +68,7 @@ impl Drop for Unpin {
 }
 
 /// `struct xdp_md` (include/uapi/linux/bpf.h), as a test run takes it.
-fn context(length: usize, ifindex: u32) -> [u8; 24] {
+pub(crate) fn context(length: usize, ifindex: u32) -> [u8; 24] {
     let words = [
         0,
         u32::try_from(length).expect("a short frame"),
@@ -224,6 +224,14 @@ impl Lab {
                 .expect("an index");
             assert_eq!(assigned.index, index, "backend {name}");
         }
+    }
+
+    /// The entry program, for test runs of another kind.
+    ///
+    /// # Errors
+    /// None in practice: it was loaded.
+    pub fn program(&self) -> Result<&Xdp> {
+        self.loaded.entry()
     }
 
     /// Index of an interface.

@@ -28,6 +28,7 @@ mod talk;
 pub use counters::{Class, Counter, Moved, Snapshot, moves};
 pub use family::{FAMILIES, Family, map_address, v4};
 pub use frame::{Carried, Endpoint, Extension, Frame, Mac, Quote, Tag, flag, icmp, icmp6};
+pub(crate) use lab::context;
 pub use lab::{Lab, Port, Tick, early_in_a_tick, now, now_us, set_forwarding, set_mtu};
 pub use row::{Group, Outcome, Row, Step, hex_difference};
 pub use talk::Talk;
