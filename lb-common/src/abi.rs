@@ -234,14 +234,20 @@ pub enum Jump {
     Ipv6 = 1,
     /// Opens IPv6 flows.
     New6 = 2,
+    /// Answers IPv4 packets.
+    Answer4 = 3,
+    /// Answers IPv6 packets.
+    Answer6 = 4,
 }
 
 impl Jump {
     /// Every one, with the name of its program.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::New4, "steerline_new4"),
         (Self::Ipv6, "steerline_ipv6"),
         (Self::New6, "steerline_new6"),
+        (Self::Answer4, "steerline_answer4"),
+        (Self::Answer6, "steerline_answer6"),
     ];
 }
 
@@ -392,6 +398,10 @@ pub mod backend_flags {
     /// No longer configured: its datagrams go to another backend at once, its
     /// TCP flows go on.
     pub const REMOVED: u32 = 4;
+    /// Connections that the controller ends are answered with resets
+    /// (`drain_reset`); the packet path finds it at each flow
+    /// ([`crate::flow::meta::REFUSED`]).
+    pub const RESET_FLOWS: u32 = 8;
 }
 
 /// What the packet path knows of a backend. Map `BACKENDS`, memory-mapped;

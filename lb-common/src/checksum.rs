@@ -1,5 +1,8 @@
-//! Incremental checksum updates (RFC 1624, equation 3): never a sum over the
-//! packet, only the difference of the words that changed.
+//! Checksums of what is changed and of what is made.
+//!
+//! What is forwarded is updated incrementally (RFC 1624, equation 3): never a sum
+//! over the packet, only the difference of the words that changed ([`Delta`]).
+//! What we send ourselves is summed in full ([`Sum`]).
 
 /// The change that rewriting some header words makes to a ones'-complement
 /// sum. Words are numbers as read from the wire in network order.
@@ -62,6 +65,58 @@ impl Delta {
     }
 }
 
+/// The sum of the words of something that is made from nothing (RFC 1071). Words
+/// are numbers as read from the wire in network order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u64);
+
+impl Sum {
+    /// Of nothing.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// A sum that was taken elsewhere, at most 48 bits of it.
+    #[inline(always)]
+    pub const fn of(words: u64) -> Self {
+        Self(words)
+    }
+
+    /// A 16-bit word.
+    #[inline(always)]
+    pub const fn word(self, word: u16) -> Self {
+        Self(self.0 + word as u64)
+    }
+
+    /// A 32-bit field.
+    #[inline(always)]
+    pub const fn double(self, double: u32) -> Self {
+        Self(self.0 + (double >> 16) as u64 + (double & 0xffff) as u64)
+    }
+
+    /// A 64-bit field.
+    #[inline(always)]
+    pub const fn quad(self, quad: u64) -> Self {
+        self.double((quad >> 32) as u32).double(quad as u32)
+    }
+
+    /// The words so far, for [`Sum::of`].
+    #[inline(always)]
+    pub const fn words(self) -> u64 {
+        self.0
+    }
+
+    /// The checksum.
+    #[inline(always)]
+    pub const fn checksum(self) -> u16 {
+        let mut sum = (self.0 & 0xffff_ffff) + (self.0 >> 32);
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        sum = (sum & 0xffff) + (sum >> 16);
+        !(sum as u16)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +145,27 @@ mod tests {
         assert_eq!(delta.apply_udp(0xdd2f), 0xffff);
         assert_eq!(delta.apply_udp(0), 0);
         assert_eq!(delta.apply_udp(0x1234), delta.apply(0x1234));
+    }
+
+    #[test]
+    fn a_sum_equals_that_over_the_bytes() {
+        // RFC 1071, section 3: 0001 f203 f4f5 f6f7 sum to ddf2.
+        let example = Sum::new().quad(0x0001_f203_f4f5_f6f7);
+        assert_eq!(example.checksum(), !0xddf2);
+        assert_eq!(Sum::of(example.words()), example);
+        assert_eq!(Sum::new().checksum(), 0xffff);
+        let all = (0..1_000).fold(Sum::new(), |sum, _| sum.quad(u64::MAX));
+        assert_eq!(all.checksum(), 0, "carries are folded");
+        let bytes: Vec<u8> = (0..14u8).map(|place| place.wrapping_mul(37)).collect();
+        let number = |range: core::ops::Range<usize>| {
+            let bytes = bytes[range].iter();
+            bytes.fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let sum = Sum::new()
+            .quad(number(0..8))
+            .double(number(8..12) as u32)
+            .word(number(12..14) as u16);
+        assert_eq!(sum.checksum(), full(&bytes));
     }
 
     #[test]

@@ -33,6 +33,12 @@ macro_rules! reasons {
                 }
             }
 
+            /// Whether a packet counted here was turned into an answer, which
+            /// went back to where it came from.
+            pub const fn answers(self) -> bool {
+                matches!(self, Self::EchoAnswered | Self::ResetAnswered)
+            }
+
             /// Whether a packet counted here was dropped.
             pub const fn drops(self) -> bool {
                 match self {
@@ -111,6 +117,8 @@ reasons! {
     OverBudget = 28, "over_budget", false;
     /// Dropped: every usable backend has as many flows as its `maximum`.
     AtMaximum = 29, "at_maximum", true;
+    /// Answered: a segment of a connection that was ended here, with a reset.
+    ResetAnswered = 30, "reset_answered", false;
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 
 use crate::{
     maps::{Flows4, Flows6},
-    packet::{self, Ip, Translation, V4, V6},
+    packet::{self, Fresh, Ip, Translation, V4, V6},
 };
 use aya_ebpf::{bindings::bpf_fib_lookup as FibLookup, programs::XdpContext};
 use lb_common::{
-    abi::{self, Backend, Ends, Settings, address4, address6, endpoint4, halves6},
-    checksum::Delta,
+    abi::{self, Backend, Ends, Jump, Settings, address4, address6, endpoint4, halves6},
+    checksum::{Delta, Sum},
     flow::{Found, Table, Tuple},
     hash::{self, endpoint6, filter_bit4, filter_bit6},
     reason::Reason,
@@ -29,6 +29,10 @@ pub(crate) trait Family: Copy {
     const ICMP: u8;
     const ECHO_REQUEST: u8;
     const ECHO_REPLY: u8;
+    /// Bytes of its header without options or extension headers.
+    const HEADER: u32;
+    /// The program that answers packets.
+    const ANSWER: Jump;
 
     /// Reads the header at an offset of the frame.
     fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<Self>, Reason>;
@@ -40,6 +44,8 @@ pub(crate) trait Family: Copy {
     ) -> Result<(), Reason>;
     /// Exchanges the addresses, with a fresh time to live.
     fn answer(ctx: &XdpContext, ip: &Ip<Self>, ttl: u8) -> Result<(), Reason>;
+    /// Writes a header of our own at an offset of the frame.
+    fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<Self>) -> Result<(), Reason>;
 
     fn flows(settings: &'static Settings) -> Self::Flows;
     /// Buckets of the table less one.
@@ -56,6 +62,8 @@ pub(crate) trait Family: Copy {
     fn address(key: abi::Address) -> Self::Address;
     /// What a change of address does to a checksum over it.
     fn moved(delta: Delta, old: Self::Address, new: Self::Address) -> Delta;
+    /// Adds an address to a sum.
+    fn add(sum: Sum, address: Self::Address) -> Sum;
     /// Whether the header has a checksum of its own.
     const HEADER_CHECKSUM: bool;
     /// The VIP of a flow.
@@ -99,6 +107,8 @@ impl Family for V4 {
     const ICMP: u8 = packet::ICMP;
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
+    const HEADER: u32 = 20;
+    const ANSWER: Jump = Jump::Answer4;
     const HEADER_CHECKSUM: bool = true;
 
     #[inline(always)]
@@ -112,6 +122,10 @@ impl Family for V4 {
     #[inline(always)]
     fn answer(ctx: &XdpContext, ip: &Ip<V4>, ttl: u8) -> Result<(), Reason> {
         packet::answer4(ctx, ip, ttl)
+    }
+    #[inline(always)]
+    fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V4>) -> Result<(), Reason> {
+        packet::compose4(ctx, offset, fresh)
     }
     #[inline(always)]
     fn flows(settings: &'static Settings) -> Flows4 {
@@ -145,6 +159,10 @@ impl Family for V4 {
     #[inline(always)]
     fn moved(delta: Delta, old: u32, new: u32) -> Delta {
         delta.double(old, new)
+    }
+    #[inline(always)]
+    fn add(sum: Sum, address: u32) -> Sum {
+        sum.double(address)
     }
     #[inline(always)]
     fn virtual_address(found: &Found) -> u32 {
@@ -201,6 +219,8 @@ impl Family for V6 {
     /// RFC 4443, section 4.
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;
+    const HEADER: u32 = 40;
+    const ANSWER: Jump = Jump::Answer6;
     const HEADER_CHECKSUM: bool = false;
 
     #[inline(always)]
@@ -214,6 +234,10 @@ impl Family for V6 {
     #[inline(always)]
     fn answer(ctx: &XdpContext, ip: &Ip<V6>, ttl: u8) -> Result<(), Reason> {
         packet::answer6(ctx, ip, ttl)
+    }
+    #[inline(always)]
+    fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V6>) -> Result<(), Reason> {
+        packet::compose6(ctx, offset, fresh)
     }
     #[inline(always)]
     fn flows(settings: &'static Settings) -> Flows6 {
@@ -249,6 +273,10 @@ impl Family for V6 {
     #[inline(always)]
     fn moved(delta: Delta, old: [u64; 2], new: [u64; 2]) -> Delta {
         delta.quad(old[0], new[0]).quad(old[1], new[1])
+    }
+    #[inline(always)]
+    fn add(sum: Sum, address: [u64; 2]) -> Sum {
+        sum.quad(address[0]).quad(address[1])
     }
     #[inline(always)]
     fn virtual_address(found: &Found) -> [u64; 2] {

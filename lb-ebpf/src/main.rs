@@ -61,6 +61,18 @@ mod entry {
         crate::pipeline::new_flow::<V6>(&ctx)
     }
 
+    /// Jumped to for IPv4 packets that are answered.
+    #[xdp(frags)]
+    fn steerline_answer4(ctx: XdpContext) -> u32 {
+        crate::pipeline::answer::<V4>(&ctx)
+    }
+
+    /// The same for IPv6.
+    #[xdp(frags)]
+    fn steerline_answer6(ctx: XdpContext) -> u32 {
+        crate::pipeline::answer::<V6>(&ctx)
+    }
+
     /// Never attached: a daemon runs it to learn how jiffies and nanoseconds
     /// relate.
     #[xdp(frags)]

@@ -99,7 +99,7 @@ static POOL_PORTS: Array<u64, 1, MMAPABLE> = Array::new();
 /// The programs that others jump to, by [`Jump`]. Never shared between loads: the
 /// loader pins one per program.
 #[btf_map]
-static PROGRAMS: ProgramArray<3> = ProgramArray::new();
+static PROGRAMS: ProgramArray<{ Jump::ALL.len() }> = ProgramArray::new();
 /// What is too large for the stack of 512 bytes.
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
@@ -128,6 +128,8 @@ pub(crate) struct Scratch {
     spilled: Spilled6,
     /// The parameters of a route look-up.
     pub fib: FibLookup,
+    /// What the program that was jumped to is to answer.
+    pub answer: Cell<u32>,
 }
 
 /// Goes on in another program; returns only if there is none.

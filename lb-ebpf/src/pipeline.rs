@@ -6,7 +6,10 @@ use crate::{
     family::Family,
     maps,
     packet::{self, Carried, V4, V6},
-    stages::{classify, emit, find, lookup, open, rewrite},
+    stages::{
+        answer::{self, Answer},
+        classify, emit, find, lookup, open, rewrite,
+    },
 };
 use aya_ebpf::{
     bindings::{xdp_action, xdp_md},
@@ -37,6 +40,14 @@ pub(crate) fn new_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> u32 {
     verdict(unknown_flow::<F>(ctx))
 }
 
+/// The programs behind the tail calls for answers.
+#[inline(always)]
+pub(crate) fn answer<F: Family>(ctx: &XdpContext) -> u32 {
+    verdict(match answer::run::<F>(ctx) {
+        Ok(reason) | Err(reason) => Err(reason),
+    })
+}
+
 /// Leaves a reading of the clocks for the daemon.
 #[inline(always)]
 pub(crate) fn read_clocks() -> u32 {
@@ -53,7 +64,7 @@ fn verdict(result: Result<u32, Reason>) -> u32 {
         }
         Err(reason) => {
             maps::count(reason);
-            if matches!(reason, Reason::EchoAnswered) {
+            if reason.answers() {
                 xdp_action::XDP_TX
             } else if reason.drops() {
                 xdp_action::XDP_DROP
@@ -106,6 +117,11 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
     let tick = clock::tick(settings);
 
     match find::run(settings, ours, &ip, &transport) {
+        find::Flow::ToServer(found) | find::Flow::ToClient(found)
+            if answer::is_refused(&found, &transport) =>
+        {
+            Err(answer::ask::<F>(ctx, Answer::Reset))
+        }
         find::Flow::ToServer(found) if !open::must_pick_again(&found, &transport) => {
             if rewrite::is_direct(&found) {
                 rewrite::direct::<F>(&found, &transport, tick);
@@ -139,15 +155,15 @@ fn ping<F: Family>(ctx: &XdpContext, ours: classify::Ours, ip: &packet::Ip<F>) -
 
 #[inline(always)]
 fn unknown_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> Result<u32, Reason> {
-    answer(F::describe(ctx.ctx))?;
+    outcome(F::describe(ctx.ctx))?;
     open::run::<F>()?;
-    answer(F::send_opened(ctx.ctx))
+    outcome(F::send_opened(ctx.ctx))
 }
 
 /// What a global function answers is a number: a verdict, or [`REASONS`] more than
 /// a reason's.
 #[inline(always)]
-fn answer(number: u32) -> Result<u32, Reason> {
+fn outcome(number: u32) -> Result<u32, Reason> {
     match number {
         action @ ..REASONS => Ok(action),
         reason => Err(Reason::from_number(reason - REASONS)),

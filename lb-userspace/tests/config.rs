@@ -37,6 +37,7 @@ announce = "none"
 gue_port = 6_081
 sticky = "0s"
 drain_timeout = "90s"
+drain_reset = true
 
 [service.aca]
 load_step = "5ms"

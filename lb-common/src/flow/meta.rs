@@ -31,6 +31,9 @@ pub const UNASSURED: u64 = 1 << 12;
 /// Just published: its CPU has not looked yet whether another one published
 /// the same flow elsewhere.
 pub const TENTATIVE: u64 = 1 << 10;
+/// Ended by the controller: whoever goes on is told so by a reset. Kept for as
+/// long as an established flow may be idle, unless its place is wanted.
+pub const REFUSED: u64 = 1 << 13;
 /// On way 0 of a bucket: flows with this primary bucket may be in the
 /// spill. Belongs to the bucket: kept whatever happens to the way.
 pub const SPILLED: u64 = 1 << 15;
@@ -87,6 +90,13 @@ pub const fn with_number(meta: u64, state: Number) -> u64 {
 #[inline(always)]
 pub const fn with_tick(meta: u64, tick: u32) -> u64 {
     meta & !(0xff_ffff << TICK_SHIFT) | (tick as u64) << TICK_SHIFT
+}
+
+/// The meta word of a flow that the controller ends at `tick` with resets to
+/// both sides. Its end is no report: it says nothing of the server.
+#[inline(always)]
+pub const fn refused(meta: u64, tick: u32) -> u64 {
+    with_tick(with_state(meta, State::Reset), tick) | REFUSED | REPORTED
 }
 
 /// The meta word with another client-side next hop.

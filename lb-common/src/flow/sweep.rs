@@ -29,7 +29,7 @@ pub fn expire<'a>(
         return None;
     }
     let state = meta::state(word);
-    if ticks_between(meta::tick(word), now) < timeout(state) {
+    if ticks_between(meta::tick(word), now) < timeout(patience(word)) {
         return None;
     }
     let backend = way.virtual_end.load() as u16;
@@ -41,6 +41,16 @@ pub fn expire<'a>(
         leave(live, state, timed_out);
     }
     Some(Expired { backend, state })
+}
+
+/// The state whose timeout a flow has: what the controller ended with a reset
+/// must be there when a peer that was idle goes on.
+pub const fn patience(word: u64) -> State {
+    if word & meta::REFUSED != 0 {
+        State::Established
+    } else {
+        meta::state(word)
+    }
 }
 
 /// Counts a flow that the caller expired by itself (one in the spill, which has

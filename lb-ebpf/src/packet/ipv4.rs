@@ -1,9 +1,12 @@
 //! The IPv4 header.
 
-use super::{End, Ip, Translation, at};
+use super::{End, Fresh, Ip, Translation, at};
 use aya_ebpf::programs::XdpContext;
 use core::mem::offset_of;
-use lb_common::{checksum::Delta, reason::Reason};
+use lb_common::{
+    checksum::{Delta, Sum},
+    reason::Reason,
+};
 use network_types::ip::Ipv4Hdr;
 
 /// IPv4, see [`crate::family::Family`].
@@ -99,5 +102,41 @@ pub(crate) fn answer(ctx: &XdpContext, ip: &Ip<V4>, ttl: u8) -> Result<(), Reaso
     let lived = Delta::new().word(word(ip.ttl), word(ttl));
     put!(header, Ipv4Hdr.ttl as u8, ttl);
     put!(header, Ipv4Hdr.check as u16, lived.apply(ip.checksum));
+    Ok(())
+}
+
+/// Version 4, five words; the bit that forbids fragments.
+const PLAIN: u16 = 0x4500;
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Writes a header of our own. Its identification is 0: what is not fragmented
+/// needs none (RFC 6864, section 4.1).
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V4>) -> Result<(), Reason> {
+    let Some(header) = at::<Ipv4Hdr>(ctx, offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    let length = Ipv4Hdr::LEN as u16 + fresh.payload as u16;
+    let checksum = Sum::new()
+        .word(PLAIN | fresh.tos as u16)
+        .word(length)
+        .word(DONT_FRAGMENT)
+        .word((fresh.ttl as u16) << 8 | fresh.protocol as u16)
+        .double(fresh.source)
+        .double(fresh.destination)
+        .checksum();
+    put!(header, Ipv4Hdr.vihl as u8, (PLAIN >> 8) as u8);
+    put!(header, Ipv4Hdr.tos as u8, fresh.tos);
+    put!(header, Ipv4Hdr.tot_len as u16, length);
+    put!(header, Ipv4Hdr.id as u16, 0);
+    put!(header, Ipv4Hdr.frags as u16, DONT_FRAGMENT);
+    put!(header, Ipv4Hdr.ttl as u8, fresh.ttl);
+    put!(header, Ipv4Hdr.proto as u8, fresh.protocol);
+    put!(header, Ipv4Hdr.check as u16, checksum);
+    put!(header, Ipv4Hdr.src_addr as u32, fresh.source);
+    put!(header, Ipv4Hdr.dst_addr as u32, fresh.destination);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The IPv6 header and its extension headers.
 
-use super::{End, Ip, Translation, at};
+use super::{End, Fresh, Ip, Translation, at};
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use core::mem::offset_of;
 use lb_common::reason::Reason;
@@ -206,5 +206,30 @@ pub(crate) fn answer(ctx: &XdpContext, ip: &Ip<V6>, hop_limit: u8) -> Result<(),
     put_half(header, destination, ip.source[0]);
     put_half(header, destination + 8, ip.source[1]);
     put!(header, Header.hop_limit as u8, hop_limit);
+    Ok(())
+}
+
+/// Writes a header of our own, of flow label 0.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V6>) -> Result<(), Reason> {
+    let Some(header) = at::<Header>(ctx, offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    let (source, destination) = (offset_of!(Header, source), offset_of!(Header, destination));
+    put!(
+        header,
+        Header.version_class_flow as u32,
+        6 << 28 | (fresh.tos as u32) << 20
+    );
+    put!(header, Header.payload_length as u16, fresh.payload as u16);
+    put!(header, Header.next as u8, fresh.protocol);
+    put!(header, Header.hop_limit as u8, fresh.ttl);
+    put_half(header, source, fresh.source[0]);
+    put_half(header, source + 8, fresh.source[1]);
+    put_half(header, destination, fresh.destination[0]);
+    put_half(header, destination + 8, fresh.destination[1]);
     Ok(())
 }

@@ -5,14 +5,20 @@
 
 #[macro_use]
 mod fields;
+mod answer;
 mod icmp;
 mod ipv4;
 mod ipv6;
 mod tunnel;
 
+pub(crate) use answer::{Fresh, reset};
 pub(crate) use icmp::echo;
-pub(crate) use ipv4::{V4, answer as answer4, parse as parse4, write as write4};
-pub(crate) use ipv6::{V6, answer as answer6, parse as parse6, write as write6};
+pub(crate) use ipv4::{
+    V4, answer as answer4, compose as compose4, parse as parse4, write as write4,
+};
+pub(crate) use ipv6::{
+    V6, answer as answer6, compose as compose6, parse as parse6, write as write6,
+};
 pub(crate) use tunnel::{Outer, encapsulate, outer, overhead};
 
 use crate::family::Family;

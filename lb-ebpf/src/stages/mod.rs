@@ -1,6 +1,7 @@
 //! The stages of the packet path. They do not call one another: the pipeline
 //! hands each the results of those before it.
 
+pub(crate) mod answer;
 pub(crate) mod classify;
 pub(crate) mod emit;
 pub(crate) mod find;

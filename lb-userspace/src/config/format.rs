@@ -57,6 +57,7 @@ pub(super) const SERVICE: Shape = Shape {
         "gue_port",
         "sticky",
         "drain_timeout",
+        "drain_reset",
         "aca",
         "slow_start",
         "inband_health",

@@ -60,6 +60,7 @@ pub(super) struct RawService {
     pub(super) announce: Announce,
     pub(super) gue_port: u16,
     pub(super) drain_timeout: Duration,
+    pub(super) drain_reset: Field<bool>,
     pub(super) aca: Aca,
     pub(super) inband_health: InbandHealth,
     pub(super) backends: Vec<RawBackend>,
@@ -346,6 +347,7 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
     let drain_timeout = section
         .duration("drain_timeout", Duration::ZERO..=DAY, out)
         .or(Duration::from_secs(60));
+    let drain_reset = section.boolean("drain_reset", out);
     let aca = section.section("aca", &format::ACA, out).value();
     let inband = section.section("inband_health", &format::INBAND_HEALTH, out);
     features::refused(section, out);
@@ -362,6 +364,7 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
         announce,
         gue_port,
         drain_timeout,
+        drain_reset,
         aca: features::aca(aca.as_ref(), out),
         inband_health: features::inband_health(inband.value().as_ref(), out),
         backends: section

@@ -184,6 +184,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
     }
     let protocol = protocol_of(&raw)?;
     let measure = measure_of(&raw, protocol, out);
+    let drain_reset = drain_reset_of(&raw, protocol, out);
     let forwarding = raw.forwarding;
     if forwarding.is_direct() && protocol == Protocol::Udp && raw.algorithm == Algorithm::Aca {
         let message = "direct return shows nothing of a UDP server's answers: `aca` has nothing to \
@@ -213,6 +214,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         announce: raw.announce,
         gue_port: raw.gue_port,
         drain_timeout: raw.drain_timeout,
+        drain_reset: drain_reset?,
         aca: raw.aca,
         inband_health: raw.inband_health,
         backends: backends.into_iter().collect::<Option<_>>()?,
@@ -236,6 +238,20 @@ fn measure_of(raw: &RawService, protocol: Protocol, out: &mut Collector) -> Opti
             out.mistake(*at, &format!("{}.measure", raw.path), message);
             None
         }
+    }
+}
+
+/// Whether ended connections are answered, if that can be told.
+fn drain_reset_of(raw: &RawService, protocol: Protocol, out: &mut Collector) -> Option<bool> {
+    match (&raw.drain_reset, protocol) {
+        (Field::Bad, _) => None,
+        (Field::Absent, _) => Some(false),
+        (Field::Is(true, at), Protocol::Udp) => {
+            let message = "datagrams have no connection to reset: leave `drain_reset` out";
+            out.mistake(*at, &format!("{}.drain_reset", raw.path), message);
+            None
+        }
+        (Field::Is(reset, _), _) => Some(*reset),
     }
 }
 

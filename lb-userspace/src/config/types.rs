@@ -138,6 +138,8 @@ pub struct Service {
     pub gue_port: u16,
     /// How long a drained backend's flows may go on, 0 to 24 h.
     pub drain_timeout: Duration,
+    /// Whether connections that are ended at a deadline are answered with resets.
+    pub drain_reset: bool,
     /// `[service.aca]`
     pub aca: Aca,
     /// `[service.inband_health]`

@@ -78,6 +78,8 @@ pub(crate) enum Happening {
         service: String,
         backend: String,
         flows: u64,
+        /// Whoever goes on is answered with a reset.
+        reset: bool,
     },
     /// Flows past their deadline were ended.
     FlowsEnded {
@@ -226,9 +228,12 @@ impl fmt::Display for Happening {
                 service,
                 backend,
                 flows,
+                reset,
             } => write!(
                 f,
-                "{service}/{backend}: the drain timeout has passed; ending what is open ({flows})"
+                "{service}/{backend}: the drain timeout has passed; ending what is open \
+                 ({flows}){}",
+                if *reset { " with resets" } else { "" }
             ),
             Self::FlowsEnded {
                 service,

@@ -376,7 +376,7 @@ impl Daemon {
                 } => {
                     let up = if up { backend_flags::UP } else { 0 };
                     let desired = Desired {
-                        flags: backend_flags::PRESENT | up,
+                        flags: backend_flags::PRESENT | up | self.configured_flags(backend),
                         weight,
                         relative,
                     };
@@ -440,6 +440,15 @@ impl Daemon {
             }
             Err(_) => {}
         }
+    }
+
+    /// The flags that a backend has by its service's configuration.
+    fn configured_flags(&self, backend: u16) -> u32 {
+        let backend = u32::from(backend);
+        let mut placed = self.placed.iter();
+        placed
+            .find(|placed| placed.backends.contains(&backend))
+            .map_or(0, |placed| placed.flags)
     }
 
     fn write_backend(&self, backend: u16, desired: Desired) {

@@ -164,6 +164,8 @@ pub(crate) struct Placed {
     pub(crate) index: u32,
     /// Indices of its backends, in file order.
     pub(crate) backends: Vec<u32>,
+    /// Flags that all of them have by configuration.
+    pub(crate) flags: u32,
 }
 
 fn service_key(service: &Service) -> ServiceKey {
@@ -258,6 +260,11 @@ pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Resu
         placed.push(Placed {
             index: assigned.index,
             backends,
+            flags: if service.drain_reset {
+                backend_flags::RESET_FLOWS
+            } else {
+                0
+            },
         });
     }
     Ok(placed)
@@ -347,7 +354,8 @@ pub(crate) fn switch(
         // Its flows go on; new ones do not come.
         maps.backends
             .write_word(backend, offset_of!(Backend, weight), 0u32);
-        let flags = backend_flags::PRESENT | backend_flags::REMOVED;
+        let kept = maps.backends.read(backend).flags & backend_flags::RESET_FLOWS;
+        let flags = backend_flags::PRESENT | backend_flags::REMOVED | kept;
         maps.backends
             .write_word(backend, offset_of!(Backend, flags), flags);
     }

@@ -7,7 +7,7 @@ use crate::{
     status,
 };
 use anyhow::Result;
-use lb_common::control::Notice;
+use lb_common::{abi::backend_flags, control::Notice};
 use std::collections::BTreeMap;
 
 /// Names of service and backend, by backend index.
@@ -102,11 +102,13 @@ impl Daemon {
         if flows == 0 {
             return;
         }
+        let reset = self.maps.backends.read(index).flags & backend_flags::RESET_FLOWS != 0;
         for (service, backend) in self.names_of([index].into_iter()).into_values() {
             self.journal.record(&Happening::DrainDeadline {
                 service,
                 backend,
                 flows,
+                reset,
             });
         }
     }

@@ -4,7 +4,7 @@
 use super::{Maps, flow_tables::SpillId};
 use anyhow::Result;
 use lb_common::{
-    abi::{Cold, Live, MAX_BACKENDS, MAX_HOPS, ticks_between},
+    abi::{Cold, Live, MAX_BACKENDS, MAX_HOPS, backend_flags, ticks_between},
     flow::{self, LiveWords, Way, meta},
     tcp::State,
 };
@@ -59,6 +59,22 @@ pub struct Sweeper {
 /// Ten steps a second make 80,000 flows a second, each a swap of one word and
 /// an addition, a few milliseconds in all.
 const MOST_ENDED: u32 = 8_192;
+
+/// The meta word of a flow that is ended on request. One that both sides may
+/// believe in is told by resets, if its service wants that; a half-open one is
+/// not: its client's next SYN goes to another backend and succeeds.
+fn after_end(maps: &Maps, word: u64, backend: u32, now: u32) -> u64 {
+    let connected = matches!(
+        meta::state(word),
+        State::Answered | State::Established | State::ClientFin | State::ServerFin
+    );
+    let flags = maps.backends.read(backend).flags;
+    if connected && flags & backend_flags::RESET_FLOWS != 0 {
+        meta::refused(word, now)
+    } else {
+        meta::successor(word, State::Free)
+    }
+}
 
 fn empty_pass() -> Pass {
     Pass {
@@ -155,7 +171,7 @@ impl Sweeper {
             (u32::from(backend) < MAX_BACKENDS).then(|| maps.live.view::<LiveWords>(backend.into()))
         };
         let timeout = |state: State| timeouts[state as usize];
-        if flow::expire(way, now, timeout, live, repeats).is_some() || self.end(maps, way) {
+        if flow::expire(way, now, timeout, live, repeats).is_some() || self.end(maps, way, now) {
             return;
         }
         let word = way.meta.load();
@@ -164,22 +180,25 @@ impl Sweeper {
         }
     }
 
-    /// Frees a way whose backend's flows are to be ended; whether it did. One
-    /// that a packet changes at this moment is left to the next pass.
-    fn end(&mut self, maps: &Maps, way: &Way) -> bool {
+    /// Ends the flow of a way whose backend's are to be; whether it did and the
+    /// way is free. One that a packet changes at this moment is left to the next
+    /// pass.
+    fn end(&mut self, maps: &Maps, way: &Way, now: u32) -> bool {
         if self.ending.is_empty() {
             return false;
         }
         let word = way.meta.load();
         let backend = u32::from(way.virtual_end.load() as u16);
         // The generation in `word` vouches for the backend that was read.
-        if !self.may_end(word, backend)
-            || !way.meta.replace(word, meta::successor(word, State::Free))
-        {
+        if !self.may_end(word, backend) {
+            return false;
+        }
+        let end = after_end(maps, word, backend, now);
+        if !way.meta.replace(word, end) {
             return false;
         }
         self.count_ended(maps, word, backend);
-        true
+        !meta::is_flow(end)
     }
 
     fn may_end(&self, word: u64, backend: u32) -> bool {
@@ -237,18 +256,25 @@ impl Sweeper {
             let entry = &mut whole.spilled;
             let word = entry.way.meta;
             if meta::is_flow(word) {
-                let state = meta::state(word);
+                let state = flow::patience(word);
                 let repeats = entry.cold.syn_repeats;
                 let backend = entry.way.virtual_end as u16;
                 if ticks_between(meta::tick(word), now) < timeouts[state as usize] {
                     if self.may_end(word, backend.into()) {
                         // A packet that changes it at this very moment is lost
                         // with the old value; `reconcile` mends the books.
-                        entry.way.meta = meta::successor(word, State::Free);
-                        entry.cold = Cold::default();
+                        let end = after_end(maps, word, backend.into(), now);
+                        entry.way.meta = end;
+                        if !meta::is_flow(end) {
+                            entry.cold = Cold::default();
+                            empty.push(*key);
+                        }
                         maps.set_spilled(key, &whole)?;
                         self.count_ended(maps, word, backend.into());
-                        empty.push(*key);
+                        if meta::is_flow(end) {
+                            self.pass.spilled += 1;
+                            self.tally(end, backend);
+                        }
                         continue;
                     }
                     self.pass.spilled += 1;

@@ -49,6 +49,7 @@ fn full_example() {
             announce: Announce::None,
             gue_port: 6_081,
             drain_timeout: Duration::from_secs(90),
+            drain_reset: true,
             aca: Aca {
                 load_step: Duration::from_millis(5),
                 dynamic_step: false,
@@ -129,6 +130,7 @@ fn defaults() {
     assert_eq!(service.measure, Measure::SynToFin);
     assert_eq!(service.announce, Announce::Address);
     assert_eq!(service.drain_timeout, Duration::from_secs(60));
+    assert!(!service.drain_reset);
     let aca = Aca {
         load_step: Duration::from_millis(10),
         dynamic_step: true,

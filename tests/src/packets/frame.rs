@@ -152,6 +152,8 @@ pub struct Frame {
     pub sequence: u32,
     /// Acknowledgement number.
     pub acknowledgement: u32,
+    /// TCP: the window.
+    pub window: u16,
     /// TCP options; a multiple of four bytes, at most 40.
     pub tcp_options: Vec<u8>,
     /// What is sent.
@@ -192,6 +194,7 @@ impl Frame {
             flags,
             sequence: 0,
             acknowledgement: 0,
+            window: 0xfaf0,
             tcp_options: Vec::new(),
             payload: Vec::new(),
             quote: None,

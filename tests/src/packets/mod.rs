@@ -21,6 +21,7 @@ pub mod counters;
 mod family;
 mod frame;
 mod lab;
+mod reply;
 mod row;
 pub mod scene;
 mod talk;
@@ -30,6 +31,7 @@ pub use family::{FAMILIES, Family, map_address, v4};
 pub use frame::{Carried, Endpoint, Extension, Frame, Mac, Quote, Tag, flag, icmp, icmp6};
 pub(crate) use lab::context;
 pub use lab::{Lab, Port, Tick, early_in_a_tick, now, now_us, set_forwarding, set_mtu};
+pub use reply::Reply;
 pub use row::{Group, Outcome, Row, Step, hex_difference};
 pub use talk::Talk;
 

@@ -1,7 +1,7 @@
 //! Rows of the packet table, and the one helper that runs them.
 
 use super::{
-    Carried, Counter, Endpoint, Family, Frame, Lab, Mac, Moved, Port, icmp,
+    Counter, Endpoint, Family, Frame, Lab, Mac, Moved, Port, Reply,
     scene::{BACK, FRONT, ROUTER_MAC, Server},
     verdict,
 };
@@ -22,8 +22,8 @@ pub enum Outcome {
         /// The service on which it is counted.
         service: u32,
     },
-    /// A ping, answered in place.
-    Answered,
+    /// Turned into the answer to itself.
+    Answered(Reply),
     /// Dropped, untouched.
     Dropped(Reason),
     /// Passed to the kernel, untouched.
@@ -96,8 +96,14 @@ impl Step {
         Self::new(
             Input::Frame(Box::new(frame)),
             Port::Front,
-            Outcome::Answered,
+            Outcome::Answered(Reply::Echo),
         )
+    }
+
+    /// This frame is answered instead.
+    pub fn replied(mut self, reply: Reply) -> Self {
+        self.outcome = Outcome::Answered(reply);
+        self
     }
 
     /// A server's frame that goes on to its client as from `vip`.
@@ -202,21 +208,10 @@ impl Step {
         self.ingress
     }
 
-    /// The answer to this ping.
-    fn echoed(&self) -> Frame {
-        let Input::Frame(frame) = &self.input else {
-            panic!("only a frame that was built can be answered")
-        };
-        let Carried::Icmp(_, code, rest) = frame.carried else {
-            panic!("only a ping can be answered")
-        };
-        Frame {
-            carried: Carried::Icmp(icmp::echo_reply(frame.family()), code, rest),
-            macs: (frame.macs.1, frame.macs.0),
-            source: frame.destination,
-            destination: frame.source,
-            ttl: 64,
-            ..(**frame).clone()
+    fn built(&self) -> &Frame {
+        match &self.input {
+            Input::Frame(frame) => frame,
+            Input::Raw(_) => panic!("only a frame that was built can be sent on"),
         }
     }
 
@@ -234,9 +229,9 @@ impl Step {
                 moved.add(Counter::Reason(*reason), 1);
                 (verdict::PASS, self.incoming(), moved)
             }
-            Outcome::Answered => {
-                moved.add(Counter::Reason(Reason::EchoAnswered), 1);
-                (verdict::TX, self.echoed().bytes(), moved)
+            Outcome::Answered(reply) => {
+                moved.add(Counter::Reason(reply.reason()), 1);
+                (verdict::TX, reply.to(self.built()).bytes(), moved)
             }
             Outcome::Sent {
                 rewritten,
@@ -244,9 +239,7 @@ impl Step {
                 port,
                 service,
             } => {
-                let Input::Frame(frame) = &self.input else {
-                    panic!("only a frame that was built can be forwarded")
-                };
+                let frame = self.built();
                 moved.add(Counter::Reason(Reason::Forwarded), 1);
                 moved.add(Counter::Packets(*service), 1);
                 moved.add(Counter::Bytes(*service), frame.total_length().into());

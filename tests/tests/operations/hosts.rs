@@ -96,6 +96,19 @@ impl Host {
             .unwrap_or_else(PoisonError::into_inner)
             .len()
     }
+
+    /// Says something on each connection that it keeps, and waits for what comes
+    /// of it: the kinds of the errors.
+    pub(crate) fn speak(&self) -> Result<Vec<ErrorKind>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = Vec::new();
+        for stream in kept.iter_mut() {
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.write_all(&[0])?;
+            kinds.extend(stream.read(&mut [0]).map_err(|error| error.kind()).err());
+        }
+        Ok(kinds)
+    }
 }
 
 impl Drop for Host {

@@ -15,6 +15,7 @@
 
 mod direct_return;
 mod dns;
+mod drain_reset;
 mod endings;
 mod generic;
 mod hosts;

@@ -74,6 +74,13 @@ impl Service {
         self
     }
 
+    /// The same with a line as it is.
+    pub(crate) fn raw(mut self, line: &str) -> Self {
+        self.lines += line;
+        self.lines.push('\n');
+        self
+    }
+
     /// The same by `weighted-round-robin`.
     pub(crate) fn round_robin(self) -> Self {
         self.line("algorithm", "weighted-round-robin")

@@ -5,6 +5,7 @@
 //! each row as it runs; `cargo xtask test --list` prints them all without
 //! running any, with the matrix of modes, protocols and families.
 
+mod answers;
 mod bulk;
 mod checksums;
 mod cpus;
@@ -60,6 +61,7 @@ fn groups() -> Vec<Group> {
         direct::reports(),
         ping::group(),
         ipv6::group(),
+        answers::resets(),
     ]
 }
 
@@ -169,6 +171,11 @@ fn headers_of_ipv6() {
 #[test]
 fn pings() {
     run(&ping::group());
+}
+
+#[test]
+fn answers_of_our_own() {
+    run(&answers::resets());
 }
 
 #[test]

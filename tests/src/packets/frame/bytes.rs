@@ -36,7 +36,12 @@ impl Frame {
     }
 
     fn tcp_header(&self) -> TcpHeader {
-        let mut tcp = TcpHeader::new(self.source.1, self.destination.1, self.sequence, 0xfaf0);
+        let mut tcp = TcpHeader::new(
+            self.source.1,
+            self.destination.1,
+            self.sequence,
+            self.window,
+        );
         tcp.acknowledgment_number = self.acknowledgement;
         let has = |bit| self.flags & bit != 0;
         tcp.fin = has(flag::FIN);
