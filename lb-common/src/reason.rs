@@ -36,7 +36,13 @@ macro_rules! reasons {
             /// Whether a packet counted here was turned into an answer, which
             /// went back to where it came from.
             pub const fn answers(self) -> bool {
-                matches!(self, Self::EchoAnswered | Self::ResetAnswered)
+                matches!(
+                    self,
+                    Self::EchoAnswered
+                        | Self::ResetAnswered
+                        | Self::TtlAnswered
+                        | Self::TooBigAnswered
+                )
             }
 
             /// Whether a packet counted here was dropped.
@@ -85,9 +91,11 @@ reasons! {
     NeighbourUnresolved = 13, "neighbour_unresolved", true;
     /// Dropped: no route to the client or server.
     NoRoute = 14, "no_route", true;
-    /// Dropped: the time to live ran out here.
+    /// Dropped: the time to live ran out here, and the sender is not told: too many
+    /// were, or it is nobody who could be.
     TtlExceeded = 15, "ttl_exceeded", true;
-    /// Dropped: larger than the MTU of the interface it must leave by.
+    /// Dropped: larger than the MTU of the interface it must leave by, and the
+    /// sender is not told, as above.
     TooBig = 16, "too_big", true;
     /// A SYN repeated on a flow that the server has not answered.
     SynRepeated = 17, "syn_repeated", false;
@@ -119,6 +127,11 @@ reasons! {
     AtMaximum = 29, "at_maximum", true;
     /// Answered: a segment of a connection that was ended here, with a reset.
     ResetAnswered = 30, "reset_answered", false;
+    /// Answered: the time to live ran out here, and the sender is told.
+    TtlAnswered = 31, "ttl_answered", false;
+    /// Answered: larger than the MTU of the way out, and the sender is told which
+    /// that is.
+    TooBigAnswered = 32, "too_big_answered", false;
 }
 
 #[cfg(test)]

@@ -33,6 +33,15 @@ pub(crate) trait Family: Copy {
     const HEADER: u32;
     /// The program that answers packets.
     const ANSWER: Jump;
+    /// Type and code of the errors that we send.
+    const TIME_EXCEEDED: (u8, u8);
+    const TOO_BIG: (u8, u8);
+    /// Most bytes of a packet that an error about it quotes.
+    const MOST_QUOTED: u32;
+    /// What every link takes: smaller ones are not told.
+    const LEAST_MTU: u32;
+    /// Whether the checksum of its control messages covers a pseudo header.
+    const ICMP_PSEUDO: bool;
 
     /// Reads the header at an offset of the frame.
     fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<Self>, Reason>;
@@ -62,6 +71,8 @@ pub(crate) trait Family: Copy {
     fn address(key: abi::Address) -> Self::Address;
     /// What a change of address does to a checksum over it.
     fn moved(delta: Delta, old: Self::Address, new: Self::Address) -> Delta;
+    /// Whether an address can be that of a host that hears an answer.
+    fn is_host(address: Self::Address) -> bool;
     /// Adds an address to a sum.
     fn add(sum: Sum, address: Self::Address) -> Sum;
     /// Whether the header has a checksum of its own.
@@ -109,6 +120,13 @@ impl Family for V4 {
     const ECHO_REPLY: u8 = 0;
     const HEADER: u32 = 20;
     const ANSWER: Jump = Jump::Answer4;
+    const TIME_EXCEEDED: (u8, u8) = (11, 0);
+    const TOO_BIG: (u8, u8) = (3, 4);
+    /// A datagram of 576 bytes (RFC 1812, section 4.3.2.3).
+    const MOST_QUOTED: u32 = 576 - 20 - 8;
+    /// RFC 791, section 3.2.
+    const LEAST_MTU: u32 = 68;
+    const ICMP_PSEUDO: bool = false;
     const HEADER_CHECKSUM: bool = true;
 
     #[inline(always)]
@@ -159,6 +177,12 @@ impl Family for V4 {
     #[inline(always)]
     fn moved(delta: Delta, old: u32, new: u32) -> Delta {
         delta.double(old, new)
+    }
+    #[inline(always)]
+    fn is_host(address: u32) -> bool {
+        // Neither "this network", nor loopback, nor groups and beyond.
+        let first = address >> 24;
+        first != 0 && first != 127 && first < 224
     }
     #[inline(always)]
     fn add(sum: Sum, address: u32) -> Sum {
@@ -221,6 +245,14 @@ impl Family for V6 {
     const ECHO_REPLY: u8 = 129;
     const HEADER: u32 = 40;
     const ANSWER: Jump = Jump::Answer6;
+    /// RFC 4443, sections 3.3 and 3.2.
+    const TIME_EXCEEDED: (u8, u8) = (3, 0);
+    const TOO_BIG: (u8, u8) = (2, 0);
+    /// The least MTU (RFC 4443, section 2.4).
+    const MOST_QUOTED: u32 = 1_280 - 40 - 8;
+    /// RFC 8200, section 5.
+    const LEAST_MTU: u32 = 1_280;
+    const ICMP_PSEUDO: bool = true;
     const HEADER_CHECKSUM: bool = false;
 
     #[inline(always)]
@@ -273,6 +305,11 @@ impl Family for V6 {
     #[inline(always)]
     fn moved(delta: Delta, old: [u64; 2], new: [u64; 2]) -> Delta {
         delta.quad(old[0], new[0]).quad(old[1], new[1])
+    }
+    #[inline(always)]
+    fn is_host(address: [u64; 2]) -> bool {
+        // Neither unspecified, nor loopback, nor a group.
+        (address[0] != 0 || address[1] > 1) && address[0] >> 56 != 0xff
     }
     #[inline(always)]
     fn add(sum: Sum, address: [u64; 2]) -> Sum {

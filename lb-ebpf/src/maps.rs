@@ -130,6 +130,11 @@ pub(crate) struct Scratch {
     pub fib: FibLookup,
     /// What the program that was jumped to is to answer.
     pub answer: Cell<u32>,
+    /// The MTU that the packet exceeds which is to be answered.
+    mtu: Cell<u32>,
+    /// Errors sent by this CPU, and the tick in which.
+    pub told: Cell<u32>,
+    pub told_tick: Cell<u32>,
 }
 
 /// Goes on in another program; returns only if there is none.
@@ -158,6 +163,23 @@ pub(crate) fn scratch() -> Option<&'static mut Scratch> {
         .map(|scratch| unsafe { &mut *scratch })
 }
 
+/// Keeps the MTU that a packet exceeds, for the answer.
+#[inline(always)]
+pub(crate) fn note_mtu(mtu: u32) {
+    if let Some(scratch) = scratch() {
+        scratch.mtu.set(mtu);
+    }
+}
+
+/// See [`note_mtu`].
+#[inline(always)]
+pub(crate) fn noted_mtu() -> u32 {
+    match scratch() {
+        Some(scratch) => scratch.mtu.get(),
+        None => 0,
+    }
+}
+
 /// Copies of all that a packet needs to know of the settings are one line.
 #[inline(always)]
 pub(crate) fn settings() -> Option<&'static Settings> {
@@ -180,7 +202,7 @@ fn checked<T>(pointer: *const T) -> *const T {
 
 /// Hides a value's range from the optimiser.
 #[inline(always)]
-fn opaque(value: u64) -> u64 {
+pub(crate) fn opaque(value: u64) -> u64 {
     let mut value = value;
     // SAFETY: as in `checked`.
     unsafe {

@@ -24,28 +24,28 @@ use lb_common::{
 /// in [`run_ipv6`], a packet of no known flow in [`new_flow`].
 #[inline(always)]
 pub(crate) fn run(ctx: &XdpContext) -> u32 {
-    verdict(ipv4(ctx))
+    conclude::<V4>(ctx, ipv4(ctx))
 }
 
 /// The program behind the tail call for IPv6.
 #[inline(always)]
 pub(crate) fn run_ipv6(ctx: &XdpContext) -> u32 {
-    verdict(ipv6(ctx))
+    conclude::<V6>(ctx, ipv6(ctx))
 }
 
 /// The programs behind the tail calls for new flows: the stages that these need,
 /// with a stack of their own.
 #[inline(always)]
 pub(crate) fn new_flow<F: open::Opens + Sends>(ctx: &XdpContext) -> u32 {
-    verdict(unknown_flow::<F>(ctx))
+    conclude::<F>(ctx, unknown_flow::<F>(ctx))
 }
 
 /// The programs behind the tail calls for answers.
 #[inline(always)]
 pub(crate) fn answer<F: Family>(ctx: &XdpContext) -> u32 {
-    verdict(match answer::run::<F>(ctx) {
-        Ok(reason) | Err(reason) => Err(reason),
-    })
+    verdict(Err(match answered::<F>(ctx) {
+        Ok(reason) | Err(reason) => reason,
+    }))
 }
 
 /// Leaves a reading of the clocks for the daemon.
@@ -53,6 +53,17 @@ pub(crate) fn answer<F: Family>(ctx: &XdpContext) -> u32 {
 pub(crate) fn read_clocks() -> u32 {
     maps::store_reading(clock::reading());
     xdp_action::XDP_PASS
+}
+
+/// The verdict, unless the packet has an answer.
+#[inline(always)]
+fn conclude<F: Family>(ctx: &XdpContext, result: Result<u32, Reason>) -> u32 {
+    if let Err(reason) = result
+        && let Some(answer) = Answer::to(reason)
+    {
+        answer::ask::<F>(ctx, answer);
+    }
+    verdict(result)
 }
 
 #[inline(always)]
@@ -120,7 +131,8 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
         find::Flow::ToServer(found) | find::Flow::ToClient(found)
             if answer::is_refused(&found, &transport) =>
         {
-            Err(answer::ask::<F>(ctx, Answer::Reset))
+            answer::ask::<F>(ctx, Answer::Reset);
+            Err(Reason::Internal)
         }
         find::Flow::ToServer(found) if !open::must_pick_again(&found, &transport) => {
             if rewrite::is_direct(&found) {
@@ -142,6 +154,28 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
             Err(Reason::Internal)
         }
     }
+}
+
+/// Answers the frame, which is as it came in. Errors come from the virtual
+/// address, also those to servers: it is ours, both ends know it, and both know
+/// the way to it, which can be said of no other address that we have.
+#[inline(always)]
+fn answered<F: Family>(ctx: &XdpContext) -> Result<Reason, Reason> {
+    let asked = answer::asked();
+    let settings = ready()?;
+    let frame = packet::frame(ctx)?;
+    let ip = F::parse(ctx, frame.offset)?;
+    let transport = packet::transport(ctx, &ip)?;
+    if asked == Answer::Reset as u32 {
+        return Ok(answer::reset(ctx, &ip, &transport));
+    }
+    let ours = classify::run(&ip)?;
+    let source = match find::run(settings, ours, &ip, &transport) {
+        find::Flow::ToClient(found) => F::virtual_address(&found),
+        find::Flow::ToServer(_) | find::Flow::None => ip.destination,
+    };
+    let tick = clock::tick(settings);
+    Ok(answer::error(ctx, &ip, asked, source, tick))
 }
 
 /// A VIP answers ping, whoever has its address; other ICMP is the kernel's.

@@ -4,10 +4,11 @@
 //!
 //! Unlike everything that is forwarded, answers are summed in full.
 
-use super::{GROUP_BIT, Ip, Macs, TCP, Transport, address, at, mac_bytes, macs};
-use crate::family::Family;
+use super::{GROUP_BIT, Ip, Macs, TCP, Transport, address, at, bounds, mac_bytes, macs};
+use crate::{family::Family, maps};
 use aya_ebpf::{
-    helpers::generated::{bpf_xdp_adjust_tail, bpf_xdp_get_buff_len},
+    bindings::xdp_md,
+    helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len},
     programs::XdpContext,
 };
 use lb_common::{checksum::Sum, reason::Reason, tcp::flags};
@@ -143,9 +144,188 @@ pub(crate) fn reset<F: Family>(
     for word in words {
         // SAFETY: `at` proved that the five words of the header lie in the frame.
         unsafe {
-            place.write_unaligned(word.to_be());
+            place.write_volatile(word.to_be());
             place = place.add(1);
         }
     }
     Ok(())
+}
+
+/// An error about a packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault<F: Family> {
+    /// Who says so: an address of ours.
+    pub source: F::Address,
+    /// Type and code.
+    pub kind: (u8, u8),
+    /// The four bytes after the checksum.
+    pub rest: u32,
+}
+
+/// The time to live ended here (RFC 792; RFC 4443, section 3.3).
+#[inline(always)]
+pub(crate) fn time_exceeded<F: Family>(
+    ctx: &XdpContext,
+    ip: &Ip<F>,
+    source: F::Address,
+) -> Result<(), Reason> {
+    let fault = Fault {
+        source,
+        kind: F::TIME_EXCEEDED,
+        rest: 0,
+    };
+    error(ctx, ip, &fault)
+}
+
+/// The packet is larger than `mtu` (RFC 1191, section 4; RFC 4443, section 3.2).
+/// In IPv4 both words of the rest fit in one: the first is zero.
+#[inline(always)]
+pub(crate) fn too_big<F: Family>(
+    ctx: &XdpContext,
+    ip: &Ip<F>,
+    source: F::Address,
+    mtu: u32,
+) -> Result<(), Reason> {
+    let fault = Fault {
+        source,
+        kind: F::TOO_BIG,
+        rest: if mtu < F::LEAST_MTU {
+            F::LEAST_MTU
+        } else {
+            mtu
+        },
+    };
+    error(ctx, ip, &fault)
+}
+
+/// Bytes of an ICMP header.
+const ICMP_HEADER: u32 = 8;
+/// Bytes of the transport header that an error must quote to be of use to a
+/// host: ports and sequence number (RFC 792).
+const LEAST_QUOTE: u32 = 8;
+
+/// Turns a packet into an ICMP error about itself, which quotes as much of it as
+/// the family's rules allow and as lies in the frame's linear part.
+///
+/// # Errors
+/// [`Reason::Malformed`] for what is not answered (RFC 1122, section 3.2.2; RFC
+/// 4443, section 2.4): frames to groups, sources that are no host. [`Reason::Internal`]:
+/// no room in front of the frame.
+#[inline(always)]
+fn error<F: Family>(ctx: &XdpContext, ip: &Ip<F>, fault: &Fault<F>) -> Result<(), Reason> {
+    let macs = back(ctx)?;
+    if !F::is_host(ip.source) {
+        return Err(Reason::Malformed);
+    }
+    let offset = ip.offset & 0x1f;
+    let (start, end) = bounds(ctx);
+    let linear = ((end - start) as u32).saturating_sub(offset);
+    let mut quote = ip.total_length;
+    if quote > F::MOST_QUOTED {
+        quote = F::MOST_QUOTED;
+    }
+    if quote > linear {
+        quote = linear;
+    }
+    if quote < ip.header_length + LEAST_QUOTE {
+        return Err(Reason::Malformed);
+    }
+    shorten(ctx, offset + quote)?;
+    let grown = F::HEADER + ICMP_HEADER;
+    // SAFETY: the context is valid; no pointer into the packet is kept across the
+    // call.
+    if unsafe { bpf_xdp_adjust_head(ctx.ctx, -(grown as i32)) } != 0 {
+        return Err(Reason::Internal);
+    }
+    move_tags(ctx, grown as usize, offset as usize)?;
+    address(ctx, &macs)?;
+    let fresh = Fresh::to(ip, fault.source, F::ICMP, ICMP_HEADER + quote);
+    F::compose(ctx, offset, &fresh)?;
+
+    let sum = if F::ICMP_PSEUDO {
+        fresh.pseudo()
+    } else {
+        Sum::new()
+    };
+    let icmp = offset + F::HEADER;
+    let quoted = steerline_sum(ctx.ctx, icmp + ICMP_HEADER, quote);
+    let kind = (fault.kind.0 as u16) << 8 | fault.kind.1 as u16;
+    let checksum = Sum::of(sum.words() + quoted)
+        .word(kind)
+        .double(fault.rest)
+        .checksum();
+    let Some(header) = at::<[u32; 2]>(ctx, icmp as usize) else {
+        return Err(Reason::Internal);
+    };
+    let first = (kind as u32) << 16 | checksum as u32;
+    // SAFETY: `at` proved that both words lie in the frame.
+    unsafe {
+        header.cast::<u32>().write_volatile(first.to_be());
+        header
+            .cast::<u32>()
+            .add(1)
+            .write_volatile(fault.rest.to_be());
+    }
+    Ok(())
+}
+
+/// Moves what is between the MAC addresses and the IP header, tags and type, to
+/// the front of a frame that was made longer by `by` bytes there.
+#[inline(always)]
+fn move_tags(ctx: &XdpContext, by: usize, end: usize) -> Result<(), Reason> {
+    // Two MAC addresses, then up to two tags and the type.
+    for place in [12, 14, 16, 18, 20] {
+        if place >= end {
+            break;
+        }
+        let Some(word) = at::<u16>(ctx, by + place) else {
+            return Err(Reason::Internal);
+        };
+        // SAFETY: `at` proved that the word lies in the frame.
+        let word = unsafe { word.read_volatile() };
+        let Some(moved) = at::<u16>(ctx, place) else {
+            return Err(Reason::Internal);
+        };
+        // SAFETY: the same.
+        unsafe { moved.write_volatile(word) };
+    }
+    Ok(())
+}
+
+/// Most words of eight bytes that are summed: an error quotes fewer.
+const MOST_SUMMED: usize = 160;
+
+/// Sums `length` bytes of the frame's linear part, eight or more, for
+/// [`Sum::of`]. A global function: the verifier judges its loop once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_sum(ctx: *mut xdp_md, offset: u32, length: u32) -> u64 {
+    let ctx = &XdpContext::new(ctx);
+    let mut place = (offset & 0xff) as usize;
+    let end = place + (length & 0x7ff) as usize;
+    let mut sum = Sum::new();
+    for _ in 0..MOST_SUMMED {
+        if place + 8 > end {
+            break;
+        }
+        let Some(word) = at::<u64>(ctx, place) else {
+            break;
+        };
+        // SAFETY: `at` proved that the word lies in the frame.
+        sum = sum.quad(u64::from_be(unsafe { word.read_volatile() }));
+        place += 8;
+    }
+    let rest = (end - place) as u32 & 7;
+    if rest != 0
+        && end >= 8
+        // Hidden, so that the place that is read is the one that was compared.
+        && let Some(word) = at::<u64>(ctx, maps::opaque(end as u64 - 8) as usize & 0xfff)
+    {
+        // SAFETY: the same.
+        let word = u64::from_be(unsafe { word.read_volatile() });
+        // The last bytes of it, as the first of a word that ends in zeroes: so
+        // RFC 1071 fills up an odd length.
+        sum = sum.quad(word << (64 - 8 * rest));
+    }
+    sum.words()
 }

@@ -11,7 +11,7 @@ mod ipv4;
 mod ipv6;
 mod tunnel;
 
-pub(crate) use answer::{Fresh, reset};
+pub(crate) use answer::{Fresh, reset, time_exceeded, too_big};
 pub(crate) use icmp::echo;
 pub(crate) use ipv4::{
     V4, answer as answer4, compose as compose4, parse as parse4, write as write4,

@@ -36,7 +36,7 @@ pub(crate) fn to_server<F: Family>(
     translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
-    let exit = reach(backend.hop, ip.total_length)?.ok_or(Reason::NeighbourUnresolved)?;
+    let exit = reach(backend.hop, ip, 0)?.ok_or(Reason::NeighbourUnresolved)?;
     packet::translate(ctx, ip, translation)?;
     send(ctx, backend, ip, &exit)
 }
@@ -53,8 +53,7 @@ pub(crate) fn direct<F: Family>(
 ) -> Result<u32, Reason> {
     let backend = maps::backend(backend).ok_or(Reason::Internal)?;
     let overhead = packet::overhead(backend);
-    let exit =
-        reach(backend.hop, ip.total_length + overhead)?.ok_or(Reason::NeighbourUnresolved)?;
+    let exit = reach(backend.hop, ip, overhead)?.ok_or(Reason::NeighbourUnresolved)?;
     if overhead == 0 {
         return send(ctx, backend, ip, &exit);
     }
@@ -81,7 +80,7 @@ pub(crate) fn to_client<F: Family>(
     translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
-    let exit = match reach(meta::hop(found.meta) as u32, ip.total_length)? {
+    let exit = match reach(meta::hop(found.meta) as u32, ip, 0)? {
         Some(exit) => exit,
         None => {
             let (exit, index) = resolve(ctx, settings, found, ip, transport, translation)?;
@@ -117,10 +116,10 @@ fn leave(ctx: &XdpContext, ifindex: u32) -> Result<u32, Reason> {
     Ok(unsafe { bpf_redirect(ifindex, 0) } as u32)
 }
 
-/// The next hop at an index, if it is resolved, for a packet of so many bytes.
-/// Index 0 is none.
+/// The next hop at an index, if it is resolved, for a packet that gets `overhead`
+/// bytes more. Index 0 is none.
 #[inline(always)]
-fn reach(index: u32, length: u32) -> Result<Option<Exit>, Reason> {
+fn reach<F: Family>(index: u32, ip: &Ip<F>, overhead: u32) -> Result<Option<Exit>, Reason> {
     if index == 0 {
         return Ok(None);
     }
@@ -131,7 +130,8 @@ fn reach(index: u32, length: u32) -> Result<Option<Exit>, Reason> {
     if hop.flags & hop_flags::VALID == 0 {
         return Ok(None);
     }
-    if hop.mtu != 0 && length > hop.mtu {
+    if hop.mtu != 0 && ip.total_length + overhead > hop.mtu {
+        maps::note_mtu(hop.mtu.saturating_sub(overhead));
         return Err(Reason::TooBig);
     }
     Ok(Some(Exit {
@@ -231,7 +231,12 @@ fn resolve<F: Family>(
                 0,
             ))
         }
-        FIB_FRAGMENTATION_NEEDED => Err(Reason::TooBig),
+        FIB_FRAGMENTATION_NEEDED => {
+            // SAFETY: every bit pattern is a number; the kernel has put the MTU in
+            // place of the length.
+            maps::note_mtu(unsafe { fib.__bindgen_anon_1.mtu_result } as u32);
+            Err(Reason::TooBig)
+        }
         _ => Err(Reason::NoRoute),
     }
 }

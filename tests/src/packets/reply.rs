@@ -1,7 +1,8 @@
 //! What the balancer answers by itself, made of the frame that it answers.
 
-use super::{Carried, Frame, flag, icmp};
+use super::{Carried, Family, Frame, Quote, flag, icmp, icmp6};
 use lb_common::reason::Reason;
+use std::net::IpAddr;
 
 /// Time to live of what the balancer sends itself.
 const TTL: u8 = 64;
@@ -15,6 +16,10 @@ pub enum Reply {
     Echo,
     /// To a segment: a reset.
     Reset,
+    /// That its time to live ended here, as from this address.
+    TimeExceeded(IpAddr),
+    /// That it is larger than this MTU, as from this address.
+    TooBig(IpAddr, u16),
 }
 
 impl Reply {
@@ -23,6 +28,8 @@ impl Reply {
         match self {
             Self::Echo => Reason::EchoAnswered,
             Self::Reset => Reason::ResetAnswered,
+            Self::TimeExceeded(_) => Reason::TtlAnswered,
+            Self::TooBig(..) => Reason::TooBigAnswered,
         }
     }
 
@@ -34,6 +41,20 @@ impl Reply {
         match self {
             Self::Echo => echo(frame),
             Self::Reset => reset(frame),
+            Self::TimeExceeded(from) => {
+                let kind = match frame.family() {
+                    Family::V4 => (icmp::TIME_EXCEEDED, 0),
+                    Family::V6 => (icmp6::TIME_EXCEEDED, 0),
+                };
+                error(frame, from, kind, 0)
+            }
+            Self::TooBig(from, mtu) => {
+                let kind = match frame.family() {
+                    Family::V4 => (icmp::UNREACHABLE, icmp::TOO_BIG),
+                    Family::V6 => (icmp6::TOO_BIG, 0),
+                };
+                error(frame, from, kind, mtu)
+            }
         }
     }
 }
@@ -82,4 +103,24 @@ fn reset(frame: &Frame) -> Frame {
                 .wrapping_add(counted);
         }
     })
+}
+
+/// An error about `frame`. It quotes what fits a datagram of 576 bytes (RFC 1812,
+/// section 4.3.2.3), or one of the least MTU (RFC 4443, section 2.4).
+fn error(frame: &Frame, from: IpAddr, (kind, code): (u8, u8), mtu: u16) -> Frame {
+    let most = match frame.family() {
+        Family::V4 => 576 - 20 - 8,
+        Family::V6 => 1_280 - 40 - 8,
+    };
+    let [high, low] = mtu.to_be_bytes();
+    Frame {
+        carried: Carried::Icmp(kind, code, [0, 0, high, low]),
+        source: (from, 0),
+        destination: (frame.source.0, 0),
+        quote: Some(Box::new(Quote {
+            packet: frame.clone(),
+            most,
+        })),
+        ..fresh(frame)
+    }
 }

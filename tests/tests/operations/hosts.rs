@@ -97,6 +97,18 @@ impl Host {
             .len()
     }
 
+    /// The next bytes of the one connection that it keeps.
+    pub(crate) fn receive(&self, length: usize) -> Result<Vec<u8>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let [stream] = kept.as_mut_slice() else {
+            anyhow::bail!("{} connections are kept, not one", kept.len());
+        };
+        stream.set_read_timeout(Some(LIMIT))?;
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).context("too little came")?;
+        Ok(bytes)
+    }
+
     /// Says something on each connection that it keeps, and waits for what comes
     /// of it: the kinds of the errors.
     pub(crate) fn speak(&self) -> Result<Vec<ErrorKind>> {

@@ -17,6 +17,7 @@ mod direct_return;
 mod dns;
 mod drain_reset;
 mod endings;
+mod errors;
 mod generic;
 mod hosts;
 mod one_arm;

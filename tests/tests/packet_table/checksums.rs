@@ -1,8 +1,7 @@
 //! Checksums at their edges, the time to live, and what must stay as it is.
 
-use lb_common::reason::Reason;
 use steerline_tests::packets::{
-    Frame, Group, Row, Step, Talk,
+    Frame, Group, Reply, Row, Step, Talk,
     flag::{ACK, CWR, ECE, PSH, SYN, URG},
     scene::{A, CLIENT},
     v4,
@@ -161,7 +160,7 @@ pub(crate) fn group() -> Group {
                 .send(
                     TALK.client(SYN)
                         .with(|f| f.ttl = ttl)
-                        .dropped(Reason::TtlExceeded),
+                        .replied(Reply::TimeExceeded(TALK.vip.0)),
                 )
                 .send(TALK.syn()),
         );
@@ -170,17 +169,17 @@ pub(crate) fn group() -> Group {
                 .send(
                     client_data()
                         .with(|f| f.ttl = ttl)
-                        .dropped(Reason::TtlExceeded),
+                        .replied(Reply::TimeExceeded(TALK.vip.0)),
                 )
                 .send(
                     server_data()
                         .with(|f| f.ttl = ttl)
-                        .dropped(Reason::TtlExceeded),
+                        .replied(Reply::TimeExceeded(TALK.vip.0)),
                 )
                 .send(
                     TALK.server(steerline_tests::packets::flag::RST)
                         .with(|f| f.ttl = ttl)
-                        .dropped(Reason::TtlExceeded),
+                        .replied(Reply::TimeExceeded(TALK.vip.0)),
                 ),
         );
     }

@@ -30,13 +30,13 @@ const SPILL: u32 = 4_096;
 const ROUNDS: usize = 5;
 
 /// Two CPUs that this process may use.
-fn two_cpus() -> Option<[usize; 2]> {
+pub(crate) fn two_cpus() -> Option<[usize; 2]> {
     let set = sched_getaffinity(Pid::from_raw(0)).ok()?;
     let mut cpus = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false));
     Some([cpus.next()?, cpus.next()?])
 }
 
-fn pin(cpu: usize) {
+pub(crate) fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu).expect("a CPU number");
     sched_setaffinity(Pid::from_raw(0), &set).expect("pinning a thread");

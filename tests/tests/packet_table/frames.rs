@@ -2,7 +2,7 @@
 
 use lb_common::reason::Reason;
 use steerline_tests::packets::{
-    Group, Row, Step, Talk,
+    Group, Reply, Row, Step, Talk,
     flag::{ACK, PSH, SYN},
     scene::{A, CLIENT, ROUTER_HOP},
     set_mtu,
@@ -71,10 +71,18 @@ pub(crate) fn sizes() -> Group {
             })
             .sends(TALK.handshake())
             .send(TALK.client(ACK).payload(8_960))
-            .send(TALK.client(ACK).payload(8_961).dropped(Reason::TooBig))
+            .send(
+                TALK.client(ACK)
+                    .payload(8_961)
+                    .replied(Reply::TooBig(TALK.vip.0, 9_000)),
+            )
             .send(TALK.server(ACK).payload(8_960))
             .send(TALK.server(ACK).payload(8_960))
-            .send(TALK.server(ACK).payload(8_961).dropped(Reason::TooBig))
+            .send(
+                TALK.server(ACK)
+                    .payload(8_961)
+                    .replied(Reply::TooBig(TALK.vip.0, 9_000)),
+            )
             .change(|_| set_mtu("front", 1_500)),
     ];
     for length in [

@@ -3,7 +3,7 @@
 use lb_common::{abi::HopKey, reason::Reason, tcp::State};
 use std::net::IpAddr;
 use steerline_tests::packets::{
-    Counter, Endpoint, FAMILIES, Family, Group, Lab, Mac, Port, Row, Talk,
+    Counter, Endpoint, FAMILIES, Family, Group, Lab, Mac, Port, Reply, Row, Talk,
     flag::{ACK, PSH, SYN},
     map_address,
     moves::{because, goes, once, opens},
@@ -13,6 +13,16 @@ use steerline_tests::packets::{
     },
     v4,
 };
+
+/// What the sender of a packet is told that is larger than `mtu`: of IPv6 no less
+/// than every link takes.
+fn told(talk: &Talk, mtu: u16) -> Reply {
+    let least = match talk.family() {
+        Family::V4 => 68,
+        Family::V6 => 1_280,
+    };
+    Reply::TooBig(talk.vip.0, mtu.max(least))
+}
 
 /// A router that only the table of next hops knows.
 const OTHER_ROUTER: Mac = [2, 0, 0, 0, 0x0d, 1];
@@ -168,7 +178,7 @@ fn rows(family: Family) -> Vec<Row> {
             .send(
                 talk.client(ACK)
                     .payload(1_001 - headers)
-                    .dropped(Reason::TooBig),
+                    .replied(told(&talk, 1_000)),
             ),
         Row::new("to a server whose MTU is not known: everything goes")
             .change(move |lab| lab.hop(a.hop(), |hop| hop.mtu = 0))
@@ -190,7 +200,7 @@ fn rows(family: Family) -> Vec<Row> {
                 narrow
                     .server(ACK | PSH)
                     .payload(fitting + 1)
-                    .dropped(Reason::TooBig),
+                    .replied(told(&talk, NARROW_MTU)),
             )
             .send(narrow.server(ACK | PSH).payload(fitting)),
         hop_noted("to a client by a remembered next hop with an MTU")
@@ -199,7 +209,7 @@ fn rows(family: Family) -> Vec<Row> {
             .send(
                 talk.server(ACK)
                     .payload(1_001 - headers)
-                    .dropped(Reason::TooBig),
+                    .replied(told(&talk, 1_000)),
             ),
         Row::new("one arm: out of the interface it came in by")
             .from("cilium xdp_nodeport_lb4_test.c: XDP_TX with MAC addresses of the FIB")

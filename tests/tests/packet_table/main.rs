@@ -62,6 +62,7 @@ fn groups() -> Vec<Group> {
         ping::group(),
         ipv6::group(),
         answers::resets(),
+        answers::errors(),
     ]
 }
 
@@ -176,6 +177,14 @@ fn pings() {
 #[test]
 fn answers_of_our_own() {
     run(&answers::resets());
+    run(&answers::errors());
+}
+
+#[test]
+fn errors_are_few_a_tick() {
+    if !skip_unless_root(REASON) {
+        answers::budget(&mut laboratory());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Case, Cell, Column};
 use lb_common::reason::Reason;
 use steerline_tests::packets::{
-    Carried, Extension, Frame, Lab, Row, Step, Tag,
+    Carried, Extension, Frame, Lab, Reply, Row, Step, Tag,
     flag::{ACK, PSH},
 };
 
@@ -115,18 +115,23 @@ pub(super) const CASES: &[Case] = &[
     }),
     ("exactly the MTU, and one more", |c, row| {
         let headers = c.headers();
+        let vip = c.talk.vip.0;
         let too_big = |step: Step| {
             if c.is_direct() {
                 step
             } else {
-                step.dropped(Reason::TooBig)
+                step.replied(Reply::TooBig(vip, 1_400))
             }
         };
         Ok(row
             .from("cilium#32601")
             .sends(c.talk.begun())
             .send(c.talk.request(1_500 - headers))
-            .send(c.talk.request(1_501 - headers).dropped(Reason::TooBig))
+            .send(
+                c.talk
+                    .request(1_501 - headers)
+                    .replied(Reply::TooBig(vip, 1_500)),
+            )
             .change(move |lab| lab.hop(c.router_hop(), |hop| hop.mtu = 1_400))
             // The first note of the client's next hop: two frames, see `hops`.
             .send(c.talk.response(1_400 - headers))
@@ -195,7 +200,7 @@ pub(super) const CASES: &[Case] = &[
             if c.is_direct() {
                 step
             } else {
-                step.dropped(Reason::TtlExceeded)
+                step.replied(Reply::TimeExceeded(c.talk.vip.0))
             }
         };
         let row = if c.is_direct() {
