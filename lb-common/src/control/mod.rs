@@ -26,17 +26,25 @@
 //! | [`shares`] | how loads become shares |
 //! | [`ring`] | the order in which `pick = "shares"` serves |
 //! | [`histogram`] | percentiles for people |
+//! | [`capacity`] | what a cache's own word for its load means for flows and hash buckets |
+//! | [`snmp_weight`] | weights from numbers that servers tell |
+//! | [`dfp`] | Cisco's protocol for weights: bytes, and when an agent is lost |
+//! | [`agent`] | HAProxy's agent text |
+//! | [`probe`] | when a server is probed, and what makes it down or up |
 //! | [`engine`] | when any of this happens, and which changes go to the maps |
 //!
 //! Floating point appears in two places only, neither of which the packet path
 //! repeats: the smoothing factor and the shares shown to people.
 
 pub mod aca;
+pub mod agent;
 mod backend;
 pub mod budget;
+pub mod capacity;
 pub mod class;
 pub mod compose;
 pub mod config;
+pub mod dfp;
 pub mod engine;
 pub mod fail_detect;
 mod feedback;
@@ -48,6 +56,7 @@ pub mod learned;
 pub mod overrides;
 pub mod penalty;
 mod rationing;
+pub mod probe;
 pub mod ring;
 mod scale;
 mod service;
@@ -55,6 +64,7 @@ pub mod shares;
 mod shown;
 pub mod slow_start;
 pub mod standing;
+pub mod snmp_weight;
 pub mod view;
 
 pub use aca::{Aca, AcaParameters, Calculation, Load};

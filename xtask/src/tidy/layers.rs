@@ -25,7 +25,7 @@ const LAYERS: [Layer; 5] = [
         manifest: "lb-common/Cargo.toml",
         allowed: Allowed::Only {
             always: &["bytemuck", "network-types"],
-            optional: &["aya", "serde"],
+            optional: &["aya", "md-5", "serde"],
         },
     },
     Layer {
