@@ -79,6 +79,7 @@ impl Simulation {
                 teardown_interval_us: INTERVAL,
                 syn_timeout_us: 5 * S,
                 drain_timeout_us: 60 * S,
+                outside: lb_common::control::OutsideSources::default(),
                 ramp: Ramp::default(),
                 health: HealthParameters::default(),
                 backends: backends.collect(),

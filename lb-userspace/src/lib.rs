@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod dataplane;
 mod family;
 pub mod net;
+mod outside;
 pub mod status;
 
 pub use family::Family;

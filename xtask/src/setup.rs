@@ -31,7 +31,7 @@ enum Evidence {
 }
 
 /// What tests and the demo run, and the Debian package that brings it.
-const RUNTIME: [(Evidence, &str); 9] = [
+const RUNTIME: [(Evidence, &str); 11] = [
     (Evidence::Program("nginx"), "nginx-light"),
     (
         Evidence::File("/usr/lib/nginx/modules/ngx_http_echo_module.so"),
@@ -44,6 +44,8 @@ const RUNTIME: [(Evidence, &str); 9] = [
     (Evidence::Program("bpftool"), "bpftool"),
     (Evidence::Program("curl"), "curl"),
     (Evidence::Program("dnsmasq"), "dnsmasq-base"),
+    (Evidence::Program("snmpd"), "snmpd"),
+    (Evidence::Program("openssl"), "openssl"),
 ];
 
 /// Everything: for `cargo xtask setup`, the tests and the demo.

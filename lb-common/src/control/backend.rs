@@ -6,12 +6,13 @@ use alloc::string::String;
 use super::aca::Record;
 use super::budget::{BUDGET_US, Budget, Budgeting};
 use super::class::PerClass;
-use super::compose::{Cause, Composition, Inputs, Overloaded, compose};
+use super::compose::{Cause, Composition, Inputs, OutsideInputs, Overloaded, compose};
 use super::config::BackendConfig;
 use super::engine::{Command, Sample};
 use super::guard::Peer;
 use super::health::{Health, HealthParameters, HealthRecord, Ill};
 use super::learned::{ClassCounters, Counters, HeldFailures, LearnedBackend};
+use super::outside::{OutsideRecord, OutsideSources, OutsideWord};
 use super::overrides::{Gate, GivenWeight, Order, Overrides, WEIGHT_MAX};
 use super::penalty::Holds;
 use super::slow_start::Ramp;
@@ -39,6 +40,8 @@ pub(super) struct Setup<'a> {
     pub(super) health: &'a HealthParameters,
     /// Steerline itself begins: who is in service was so before.
     pub(super) begins: bool,
+    /// Who else is asked.
+    pub(super) sources: OutsideSources,
 }
 
 /// What a sample shows of a backend's health.
@@ -56,6 +59,9 @@ pub(super) struct Backend {
     pub(super) server: String,
     pub(super) weight: u32,
     pub(super) overrides: Overrides,
+    /// What others have told, and who of them is asked.
+    pub(super) outside: OutsideRecord,
+    sources: OutsideSources,
     /// The inputs of `composition`.
     inputs: Inputs,
     pub(super) composition: Composition,
@@ -108,7 +114,11 @@ impl Backend {
             let held = learned.held.iter().map(|held| (held.due_us, held.failures));
             Holds::new(learned.forgiven, held)
         });
+        let outside =
+            learned.map_or_else(OutsideRecord::default, |learned| learned.outside.clone());
+        let outside = outside.under(setup.sources);
         let inputs = Inputs {
+            outside: OutsideInputs::of(&outside, weight, true),
             gate: overrides.gate.map(|gated| gated.gate),
             flows: None,
             operator_weight: overrides.weight.map(|given| given.weight),
@@ -125,6 +135,8 @@ impl Backend {
             server: config.server,
             weight,
             overrides,
+            outside,
+            sources: setup.sources,
             inputs,
             composition: compose(&inputs),
             health: Health::new(record, setup.health, now_us),
@@ -152,10 +164,17 @@ impl Backend {
         (backend, ended)
     }
 
-    /// Whether file and operators want it to take flows.
+    /// Whether file, operators and those who are asked want it to take flows.
     pub(super) fn is_wanted(&self) -> bool {
-        let weight = self.overrides.weight.map_or(self.weight, |w| w.weight);
-        self.overrides.gate.is_none() && weight > 0
+        let given = self.outside.weight(self.weight).map(|(weight, _)| weight);
+        let weight = given.unwrap_or(self.weight);
+        let weight = self.overrides.weight.map_or(weight, |w| w.weight);
+        self.overrides.gate.is_none() && weight > 0 && self.outside.cause().is_none()
+    }
+
+    /// Takes a word from outside. True if it changed anything.
+    pub(super) fn hear(&mut self, word: OutsideWord) -> bool {
+        self.outside.take(word)
     }
 
     /// Takes an operator's word. A command results if flows that were to be
@@ -165,7 +184,7 @@ impl Backend {
         if order == Order::Enable {
             self.health.activate();
         }
-        if self.drained_since_us().is_some() || !self.ending {
+        if self.drained_since_us().is_some() || self.is_deleted() || !self.ending {
             return None;
         }
         self.ending = false;
@@ -173,6 +192,11 @@ impl Backend {
             backend: self.index,
             end: false,
         })
+    }
+
+    /// Whether its flows are to be ended because a cache has gone.
+    fn is_deleted(&self) -> bool {
+        self.outside.ends_flows(self.sources)
     }
 
     fn drained_since_us(&self) -> Option<u64> {
@@ -190,14 +214,19 @@ impl Backend {
         self.deadline_us(drain_timeout_us).filter(|_| !self.ending)
     }
 
-    /// Ends the flows if the deadline is there.
+    /// Ends the flows if the deadline is there or the cache has gone, and lets
+    /// them go on when neither is so any more.
     pub(super) fn end_drained(&mut self, drain_timeout_us: u64, now_us: u64) -> Option<Command> {
-        self.pending_deadline_us(drain_timeout_us)
-            .filter(|&deadline_us| deadline_us <= now_us)?;
-        self.ending = true;
+        let deadline_us = self.deadline_us(drain_timeout_us);
+        let drained = deadline_us.is_some_and(|deadline_us| deadline_us <= now_us);
+        let end = drained || self.is_deleted();
+        if end == self.ending {
+            return None;
+        }
+        self.ending = end;
         Some(Command::EndFlows {
             backend: self.index,
-            end: true,
+            end,
         })
     }
 
@@ -228,6 +257,7 @@ impl Backend {
             overrides: self.overrides,
             health: self.health.record().clone(),
             standing: Some(self.standing),
+            outside: self.outside.clone(),
         }
     }
 
@@ -267,7 +297,7 @@ impl Backend {
             .saturating_sub(sample.live.half_closed)
             .saturating_add(sample.live.opened.saturating_sub(sample.live.closed));
         self.inputs.flows = Some(self.live);
-        if self.inputs.gate.is_some() {
+        if self.inputs.gate.is_some() || self.inputs.outside.cause.is_some() {
             // Only the state shown of a drain depends on the flows.
             self.composition = compose(&self.inputs);
         }
@@ -417,9 +447,16 @@ impl Backend {
     }
 
     /// Composes anew but for slow start: whether and since when the backend is in
-    /// service follows from that. `last_resort`: failures keep nobody out.
-    pub(super) fn compose(&mut self, overload: Option<Overloaded>, last_resort: bool) {
+    /// service follows from that. `last_resort`: failures keep nobody out;
+    /// `has_good`: see [`OutsideRecord::limit`].
+    pub(super) fn compose(
+        &mut self,
+        overload: Option<Overloaded>,
+        last_resort: bool,
+        has_good: bool,
+    ) {
         self.inputs = Inputs {
+            outside: OutsideInputs::of(&self.outside, self.weight, has_good),
             gate: self.overrides.gate.map(|gated| gated.gate),
             flows: self.sampled.then_some(self.live),
             operator_weight: self.overrides.weight.map(|given| given.weight),

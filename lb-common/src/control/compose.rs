@@ -10,18 +10,25 @@
 //! | 2 | an operator drains it | 0 | no | `draining` while flows are left, then `drained` |
 //! | 3 | an operator gave it weight 0 | 0 | no | `out-of-service` |
 //! | 4 | configured weight 0 | 0 | no | `out-of-service` |
-//! | 5 | in-band health removed it | as below | no, unless nobody else is left | `inband-failed` |
-//! | 6 | failure detection failed it | as below | no, unless nobody else is left | `failed` |
-//! | 7 | load over the threshold | as below | no, unless the service has no backend within it | `overloaded` |
-//! | 8 | its test flow is under way | as below | no more than that flow | `testing` |
-//! | 9 | it waits for its test flow | as below | for one flow | `ready-to-test` |
-//! | 10 | it warms up | as below | within the limits of slow start | `warming-up` |
-//! | 11 | none | the operator's, else the configured one | yes | `in-service` |
+//! | 5 | its agent says `maint` | as below | no | `out-of-service` |
+//! | 6 | its agent says `drain` | as below | no | `draining` while flows are left, then `drained` |
+//! | 7 | probes fail | as below | no | `probe-failed` |
+//! | 8 | its agent says `down` | as below | no | `probe-failed` |
+//! | 9 | in-band health removed it | as below | no, unless nobody else is left | `inband-failed` |
+//! | 10 | failure detection failed it | as below | no, unless nobody else is left | `failed` |
+//! | 11 | the cache's state | as below | no | `capacity-limited` |
+//! | 12 | DFP, agent or SNMP gave weight 0 | 0 | no | `throttled` |
+//! | 13 | load over the threshold | as below | no, unless the service has no backend within it | `overloaded` |
+//! | 14 | its test flow is under way | as below | no more than that flow | `testing` |
+//! | 15 | it waits for its test flow | as below | for one flow | `ready-to-test` |
+//! | 16 | it warms up | as below | within the limits of slow start | `warming-up` |
+//! | 17 | none | the operator's, else the one from outside, else the configured one | yes | `in-service` |
 //!
-//! The order of 1 to 7 is that of Cisco ACE (spec 5.4).
+//! The order of 1 to 13 is that of Cisco ACE (spec 5.4).
 //!
 //! An operator's weight stands in for the configured one, so that the file's
-//! weight 0 keeps no flows away while an operator's weight is in force.
+//! weight 0 keeps no flows away while an operator's weight is in force; so does
+//! one from outside (DFP: "operating weight", spec 4.4).
 //!
 //! The adaptive load itself does not scale the weight: in `pick =
 //! "connections"` it acts through `relative`, in `pick = "shares"` through the
@@ -32,6 +39,7 @@ use alloc::string::String;
 
 use super::health::Ill;
 use super::inband::Outage;
+use super::outside::{OutsideCause, OutsideLimit, OutsideRecord};
 use super::overrides::Gate;
 
 /// Why a backend takes no new flows, or none; strongest first (design 4, ACE's
@@ -46,10 +54,14 @@ pub enum Cause {
     OperatorWeight,
     /// The configured weight is 0.
     ConfiguredWeight,
+    /// Somebody who is asked keeps flows away.
+    Outside(Kept),
     /// In-band health removed it.
     InbandFailed(Ejected),
     /// Failure detection failed it.
     Failed(Ejected),
+    /// Somebody who is asked limits it.
+    Limited(OutsideLimit),
     /// The load exceeded the threshold, and the ageout has not passed.
     Overload(Overloaded),
     /// Its test flow is under way.
@@ -106,6 +118,15 @@ impl Ejected {
     }
 }
 
+/// The facts of [`Cause::Outside`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kept {
+    /// Who, and why.
+    pub cause: OutsideCause,
+    /// Flows left, handshakes included; `None` before the first sample.
+    pub flows: Option<u64>,
+}
+
 /// The facts of [`Cause::Overload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Overloaded {
@@ -136,10 +157,16 @@ pub enum State {
     Overloaded,
     /// Configured, or told by an operator, to take no new flows.
     OutOfService,
-    /// Drained by an operator, with flows left.
+    /// Drained by an operator or its agent, with flows left.
     Draining,
-    /// Drained by an operator, without flows.
+    /// Drained by an operator or its agent, without flows.
     Drained,
+    /// Probes fail, or its agent calls it down.
+    ProbeFailed,
+    /// The cache's state lets no new flows in.
+    CapacityLimited,
+    /// The weight from outside is 0.
+    Throttled,
 }
 
 impl State {
@@ -156,6 +183,9 @@ impl State {
             Self::OutOfService => "out-of-service",
             Self::Draining => "draining",
             Self::Drained => "drained",
+            Self::ProbeFailed => "probe-failed",
+            Self::CapacityLimited => "capacity-limited",
+            Self::Throttled => "throttled",
         }
     }
 }
@@ -169,6 +199,14 @@ impl Cause {
             Self::Drain(_) => State::Draining,
             Self::InbandFailed(_) => State::InbandFailed,
             Self::Failed(_) => State::Failed,
+            Self::Outside(Kept { cause, flows }) => match (cause, flows) {
+                (OutsideCause::AgentMaintenance, _) => State::OutOfService,
+                (OutsideCause::AgentDrain, Some(0)) => State::Drained,
+                (OutsideCause::AgentDrain, _) => State::Draining,
+                (OutsideCause::ProbeFailed | OutsideCause::AgentDown, _) => State::ProbeFailed,
+            },
+            Self::Limited(OutsideLimit::Capacity(_)) => State::CapacityLimited,
+            Self::Limited(OutsideLimit::ZeroWeight(_)) => State::Throttled,
             Self::Overload(_) => State::Overloaded,
             Self::Testing => State::Testing,
             Self::ReadyToTest => State::ReadyToTest,
@@ -180,9 +218,12 @@ impl Cause {
     /// Whether a backend with this cause takes new flows.
     pub const fn up(self) -> bool {
         match self {
-            Self::Disabled | Self::Drain(_) | Self::OperatorWeight | Self::ConfiguredWeight => {
-                false
-            }
+            Self::Disabled
+            | Self::Drain(_)
+            | Self::OperatorWeight
+            | Self::ConfiguredWeight
+            | Self::Outside(_)
+            | Self::Limited(_) => false,
             Self::InbandFailed(ejected) | Self::Failed(ejected) => ejected.last_resort,
             Self::Overload(overloaded) => overloaded.last_resort,
             Self::Testing | Self::ReadyToTest | Self::WarmingUp | Self::Nothing => true,
@@ -198,6 +239,18 @@ impl Cause {
     /// Whether it is being tested.
     pub const fn is_test(self) -> bool {
         matches!(self, Self::Testing | Self::ReadyToTest)
+    }
+
+    /// The cause in words, with those of whoever it comes from.
+    pub fn reason_with(self, outside: &OutsideRecord) -> String {
+        let mut reason = self.reason();
+        if let Self::Outside(Kept { cause, .. }) = self {
+            let detail = outside.detail(cause);
+            if !detail.is_empty() {
+                reason = format!("{reason}: {detail}");
+            }
+        }
+        reason
     }
 
     /// The cause in words, for people.
@@ -216,6 +269,18 @@ impl Cause {
             }
             Self::OperatorWeight => String::from("the operator set the weight to 0"),
             Self::ConfiguredWeight => String::from("the configured weight is 0"),
+            Self::Outside(Kept { cause, .. }) => String::from(match cause {
+                OutsideCause::AgentMaintenance => "its agent says maint",
+                OutsideCause::AgentDrain => "its agent says drain",
+                OutsideCause::ProbeFailed => "its probe fails",
+                OutsideCause::AgentDown => "its agent says down",
+            }),
+            Self::Limited(OutsideLimit::Capacity(state)) => {
+                format!("the cache says it is {}", state.as_str())
+            }
+            Self::Limited(OutsideLimit::ZeroWeight(source)) => {
+                format!("{} gave it weight 0", source.as_str())
+            }
             Self::Overload(Overloaded {
                 load,
                 threshold,
@@ -241,9 +306,34 @@ impl Cause {
     }
 }
 
+/// What others tell of a backend, as far as it decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutsideInputs {
+    /// Weight that somebody outside gave, 0..=65,535.
+    pub weight: Option<u32>,
+    /// Somebody keeps flows away.
+    pub cause: Option<OutsideCause>,
+    /// Somebody limits it.
+    pub limit: Option<OutsideLimit>,
+}
+
+impl OutsideInputs {
+    /// What a record says of a backend with this configured weight; `has_good`:
+    /// see [`OutsideRecord::limit`].
+    pub fn of(record: &OutsideRecord, configured: u32, has_good: bool) -> Self {
+        Self {
+            weight: record.weight(configured).map(|(weight, _)| weight),
+            cause: record.cause(),
+            limit: record.limit(configured, has_good),
+        }
+    }
+}
+
 /// What is known of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
+    /// What others tell.
+    pub outside: OutsideInputs,
     /// What an operator closed it with.
     pub gate: Option<Gate>,
     /// Flows left, handshakes included; `None` before the first sample.
@@ -273,15 +363,26 @@ pub struct Composition {
 
 /// Composes all inputs into one verdict, by the table of this module.
 pub fn compose(inputs: &Inputs) -> Composition {
-    let weight = inputs.operator_weight.unwrap_or(inputs.configured_weight);
+    let given = inputs.operator_weight.or(inputs.outside.weight);
+    let weight = given.unwrap_or(inputs.configured_weight);
     let flows = inputs.flows;
+    let outside = inputs.outside;
+    // An operator's weight overrules one from outside, 0 included.
+    let limit = outside.limit.filter(|limit| match limit {
+        OutsideLimit::Capacity(_) => true,
+        OutsideLimit::ZeroWeight(_) => inputs.operator_weight.is_none(),
+    });
     let causes = [
         inputs.gate.map(|gate| match gate {
             Gate::Disable => Cause::Disabled,
             Gate::Drain => Cause::Drain(Drain { flows }),
         }),
         (inputs.operator_weight == Some(0)).then_some(Cause::OperatorWeight),
-        (weight == 0).then_some(Cause::ConfiguredWeight),
+        (weight == 0 && given.is_none()).then_some(Cause::ConfiguredWeight),
+        outside
+            .cause
+            .map(|cause| Cause::Outside(Kept { cause, flows })),
+        limit.map(Cause::Limited),
         inputs.ill.map(|(ill, last_resort)| match ill {
             Ill::Inband(outage) => Cause::InbandFailed(Ejected {
                 outage,
@@ -324,6 +425,11 @@ mod tests {
     /// Nothing known but a configured weight.
     const fn configured(configured_weight: u32) -> Inputs {
         Inputs {
+            outside: OutsideInputs {
+                weight: None,
+                cause: None,
+                limit: None,
+            },
             gate: None,
             flows: None,
             operator_weight: None,

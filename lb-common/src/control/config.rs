@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::aca::AcaParameters;
 use super::health::HealthParameters;
+use super::outside::OutsideSources;
 use super::slow_start::Ramp;
 
 /// Everything that the engine controls.
@@ -40,6 +41,8 @@ pub struct ServiceConfig {
     pub ramp: Ramp,
     /// What failures lead to.
     pub health: HealthParameters,
+    /// Who else is asked about the backends.
+    pub outside: OutsideSources,
     /// Backends in configuration order.
     pub backends: Vec<BackendConfig>,
 }

@@ -22,6 +22,7 @@ use super::config::EngineConfig;
 use super::guard::Guard;
 use super::health::Failure;
 use super::learned::Learned;
+use super::outside::{OutsideRecord, OutsideWord};
 use super::overrides::{GivenWeight, Order, Overrides};
 use super::rationing;
 use super::service::Service;
@@ -42,6 +43,13 @@ pub enum Event {
     },
     /// A flow failed.
     Failure(Failure),
+    /// Somebody outside said something about a backend.
+    Outside {
+        /// Index into the backend maps.
+        backend: u16,
+        /// What.
+        word: OutsideWord,
+    },
 }
 
 /// The counters of one backend, read at one time.
@@ -265,6 +273,14 @@ impl Engine {
                     self.commands.push_back(Command::SaveLearned);
                 }
             }
+            Event::Outside { backend, word } => {
+                if let Some(&(service, backend)) = self.positions.get(&backend)
+                    && self.services[service].hear(backend, word, now_us, &mut self.commands)
+                {
+                    self.handle_timeout(now_us);
+                    self.unsaved = true;
+                }
+            }
         }
     }
 
@@ -323,6 +339,17 @@ impl Engine {
     pub fn state(&self, index: u16) -> Option<State> {
         let &(service, backend) = self.positions.get(&index)?;
         self.services.get(service)?.state(backend)
+    }
+
+    /// What others have told of a backend; nothing for an index that is not
+    /// configured.
+    pub fn outside(&self, index: u16) -> OutsideRecord {
+        let position = self.positions.get(&index);
+        let told = position.and_then(|&(service, backend)| {
+            let service = self.services.get(service)?;
+            service.outside(backend)
+        });
+        told.cloned().unwrap_or_default()
     }
 
     /// How many backends of a service, by its index into the maps, take new

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::aca::Record;
 use super::class::PerClass;
 use super::health::HealthRecord;
+use super::outside::OutsideRecord;
 use super::overrides::Overrides;
 use super::standing::Standing;
 use crate::abi::{ClassSums, HISTOGRAM_BUCKETS, Live, Report};
@@ -50,6 +51,8 @@ pub struct LearnedBackend {
     pub health: HealthRecord,
     /// Since when it is in service; `None`: not known.
     pub standing: Option<Standing>,
+    /// What others have told.
+    pub outside: OutsideRecord,
 }
 
 impl Learned {

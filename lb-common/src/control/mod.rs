@@ -31,6 +31,7 @@
 //! | [`dfp`] | Cisco's protocol for weights: bytes, and when an agent is lost |
 //! | [`agent`] | HAProxy's agent text |
 //! | [`probe`] | when a server is probed, and what makes it down or up |
+//! | [`outside`] | what all of these sources together say of a backend |
 //! | [`engine`] | when any of this happens, and which changes go to the maps |
 //!
 //! Floating point appears in two places only, neither of which the packet path
@@ -53,18 +54,19 @@ pub mod health;
 pub mod histogram;
 pub mod inband;
 pub mod learned;
+pub mod outside;
 pub mod overrides;
 pub mod penalty;
-mod rationing;
 pub mod probe;
+mod rationing;
 pub mod ring;
 mod scale;
 mod service;
 pub mod shares;
 mod shown;
 pub mod slow_start;
-pub mod standing;
 pub mod snmp_weight;
+pub mod standing;
 pub mod view;
 
 pub use aca::{Aca, AcaParameters, Calculation, Load};
@@ -80,6 +82,9 @@ pub use guard::{Guard, Peer, Ratio};
 pub use health::{Failure, FailureKind, HealthParameters, Unreachable};
 pub use inband::{Check, Inband, InbandParameters};
 pub use learned::{Counters, Learned, LearnedBackend};
+pub use outside::{
+    OutsideCause, OutsideLimit, OutsideRecord, OutsideSources, OutsideWord, WeightSource,
+};
 pub use overrides::{Gate, Gated, GivenWeight, Order, Overrides};
 pub use ring::smooth_ring;
 pub use shares::Curve;

@@ -12,6 +12,7 @@ use super::config::{Algorithm, Pick, ServiceConfig};
 use super::engine::{Command, Sample};
 use super::health::HealthParameters;
 use super::learned::{Learned, LearnedBackend};
+use super::outside::{OutsideRecord, OutsideWord};
 use super::overrides::{GivenWeight, Order};
 use super::penalty::{HOLD_CLASS, charge_us, charged_average_us, hold_us};
 use super::ring::smooth_ring;
@@ -59,6 +60,7 @@ impl Service {
         let setup = Setup {
             health: &health,
             begins: !learned.is_some_and(Learned::knows_service),
+            sources: config.outside,
         };
         let mut ended = Vec::new();
         let mut loads: Vec<(bool, Record)> = Vec::new();
@@ -111,6 +113,29 @@ impl Service {
         };
         commands.extend(backend.obey(order, now_us));
         self.refresh(now_us, commands);
+    }
+
+    /// Takes a word from outside about a backend. True if it changed anything.
+    pub(super) fn hear(
+        &mut self,
+        position: usize,
+        word: OutsideWord,
+        now_us: u64,
+        commands: &mut VecDeque<Command>,
+    ) -> bool {
+        let Some(backend) = self.backends.get_mut(position) else {
+            return false;
+        };
+        if !backend.hear(word) {
+            return false;
+        }
+        self.refresh(now_us, commands);
+        true
+    }
+
+    /// What others have told of a backend.
+    pub(super) fn outside(&self, position: usize) -> Option<&OutsideRecord> {
+        Some(&self.backends.get(position)?.outside)
     }
 
     /// Backends that take new flows.
@@ -291,6 +316,10 @@ impl Service {
     pub(super) fn publish(&mut self, now_us: u64, commands: &mut VecDeque<Command>) {
         let threshold = self.aca.parameters().load_threshold;
         let (overloaded, ejected) = (self.aca.last_resort(), self.is_last_resort());
+        let has_good = self
+            .backends
+            .iter()
+            .any(|backend| backend.is_wanted() && backend.outside.is_good());
         for (position, backend) in self.backends.iter_mut().enumerate() {
             let overload = self.aca.record(position).overload;
             let overload = overload.map(|overload| Overloaded {
@@ -298,7 +327,7 @@ impl Service {
                 threshold,
                 last_resort: overloaded,
             });
-            backend.compose(overload, ejected);
+            backend.compose(overload, ejected, has_good);
         }
         self.stand(now_us);
         for position in 0..self.backends.len() {

@@ -17,7 +17,8 @@ impl Service {
         let written = backend.written;
         Some(BackendView {
             state: backend.composition.cause.state(),
-            reason: backend.composition.cause.reason(),
+            reason: backend.composition.cause.reason_with(&backend.outside),
+            outside: backend.outside.clone(),
             configured_weight: backend.weight,
             effective_weight: backend.composition.weight,
             overrides: backend.overrides,

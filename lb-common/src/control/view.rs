@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::class::PerClass;
 use super::compose::State;
 use super::guard::Guard;
+use super::outside::OutsideRecord;
 use super::overrides::Overrides;
 
 /// A backend as of the last event (design 6, `status --json`).
@@ -19,6 +20,8 @@ pub struct BackendView {
     pub configured_weight: u32,
     /// Weight that the packet path uses, 0..=65,535.
     pub effective_weight: u32,
+    /// What others have told.
+    pub outside: OutsideRecord,
     /// What operators have said.
     pub overrides: Overrides,
     /// When the flows of a drained backend are ended, monotonic microseconds.

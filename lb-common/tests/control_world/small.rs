@@ -33,6 +33,7 @@ pub(crate) fn config(algorithm: Algorithm, weights: &[u32]) -> EngineConfig {
             teardown_interval_us: 2 * S,
             syn_timeout_us: 5 * S,
             drain_timeout_us: 60 * S,
+            outside: lb_common::control::OutsideSources::default(),
             // Tests of either turn it on.
             ramp: Ramp::Off,
             health: HealthParameters {

@@ -64,9 +64,12 @@ pub(super) const SERVICE: Shape = Shape {
         "fail_detect",
         "syn_guard",
         "probe",
+        "agent",
+        "dfp",
+        "capacity",
         "backend",
     ],
-    later: &["capacity", "dfp", "agent", "syn_cookies"],
+    later: &["syn_cookies"],
 };
 
 pub(super) const ACA: Shape = Shape {
@@ -127,7 +130,62 @@ pub(super) const SYN_GUARD: Shape = Shape {
 
 pub(super) const PROBE: Shape = Shape {
     header: "`[service.probe]`",
-    keys: &["type", "interval", "path", "expect_status"],
+    keys: &[
+        "type",
+        "port",
+        "interval",
+        "fast_interval",
+        "timeout",
+        "rise",
+        "fall",
+        "jitter_percent",
+        "source",
+        "path",
+        "host",
+        "expect_status",
+        "expect_body",
+        "server_name",
+        "verify",
+        "ca_file",
+        "query",
+    ],
+    later: &[],
+};
+
+pub(super) const AGENT: Shape = Shape {
+    header: "`[service.agent]`",
+    keys: &["port", "interval", "timeout", "send", "source"],
+    later: &[],
+};
+
+pub(super) const DFP: Shape = Shape {
+    header: "`[service.dfp]`",
+    keys: &[
+        "agents", "password", "key_id", "timeout", "retries", "interval", "bind_id",
+    ],
+    later: &[],
+};
+
+pub(super) const CAPACITY: Shape = Shape {
+    header: "`[service.capacity]`",
+    keys: &[
+        "type",
+        "community",
+        "port",
+        "interval",
+        "timeout",
+        "retries",
+        "oid",
+        "force_delete",
+        "autoadjust",
+        "object",
+    ],
+    later: &[],
+};
+
+pub(super) const OBJECT: Shape = Shape {
+    header: "`[[service.capacity.object]]`",
+    keys: &["oid", "maximum", "weight", "threshold", "coefficient"],
     later: &[],
 };
 
@@ -147,7 +205,7 @@ pub(super) const BACKEND: Shape = Shape {
 /// Every section, to tell an operator where a misplaced key belongs. In TOML a
 /// key belongs to the last header above it, so one of a service's own keys
 /// written below `[service.aca]` is a frequent slip.
-const SECTIONS: [&Shape; 13] = [
+const SECTIONS: [&Shape; 17] = [
     &ROOT,
     &DATA_PLANE,
     &FLOW_TABLE,
@@ -160,6 +218,10 @@ const SECTIONS: [&Shape; 13] = [
     &FAIL_DETECT,
     &SYN_GUARD,
     &PROBE,
+    &AGENT,
+    &DFP,
+    &CAPACITY,
+    &OBJECT,
     &BACKEND,
 ];
 

@@ -18,8 +18,11 @@ mod format;
 mod memory;
 mod mistakes;
 mod near;
+mod outside;
 mod read;
 mod read_features;
+mod read_outside;
+mod read_probe;
 mod resolve;
 mod source;
 mod types;
@@ -31,6 +34,10 @@ use toml::de::DeTable;
 pub use self::duration::format as format_duration;
 pub use self::memory::{Memory, MemoryLine};
 pub use self::mistakes::{LoadError, Mistake, Mistakes, Warning};
+pub use self::outside::{
+    Agent, Capacity, CapacityKind, Dfp, DnsProbe, HttpProbe, Object, Oid, Probe, ProbeKind,
+    TlsProbe,
+};
 pub use self::types::{
     Aca, Algorithm, Announce, Backend, Config, Control, DataPlane, FlowTable, Forwarding,
     InbandHealth, Measure, Mode, Pick, Protocol, Service, TunnelSource,

@@ -11,11 +11,13 @@ use toml::de::DeTable;
 use super::fields::{Field, Section, quoted, wrong_type};
 use super::format;
 use super::mistakes::Collector;
+use super::outside::{Agent, Capacity, Dfp, Probe};
 use super::read_features as features;
 use super::types::{
     Aca, Algorithm, Announce, Control, DataPlane, FlowTable, Forwarding, InbandHealth, Measure,
     Mode, Protocol, TunnelSource,
 };
+use super::{read_outside as outside, read_probe};
 
 /// Flows of a table. The upper bound is 3 GiB of flow table; below the lower
 /// one the spill table would be larger than what it spills from.
@@ -63,7 +65,17 @@ pub(super) struct RawService {
     pub(super) drain_reset: Field<bool>,
     pub(super) aca: Aca,
     pub(super) inband_health: InbandHealth,
+    pub(super) outside: RawOutside,
     pub(super) backends: Vec<RawBackend>,
+}
+
+/// What others tell of a service's backends, with the offset of each section.
+/// A section that is there and could not be read is `Bad`.
+pub(super) struct RawOutside {
+    pub(super) probe: Field<Probe>,
+    pub(super) agent: Field<Agent>,
+    pub(super) dfp: Field<Dfp>,
+    pub(super) capacity: Field<Capacity>,
 }
 
 /// A backend whose values are not yet compared with those of others.
@@ -367,11 +379,25 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
         drain_reset,
         aca: features::aca(aca.as_ref(), out),
         inband_health: features::inband_health(inband.value().as_ref(), out),
+        outside: read_outside(section, out),
         backends: section
             .sections("backend", &format::BACKEND, out)
             .iter()
             .map(|backend| read_backend(backend, out))
             .collect(),
+    }
+}
+
+fn read_outside(service: &Section<'_>, out: &mut Collector) -> RawOutside {
+    let probe = service.section("probe", &format::PROBE, out);
+    let agent = service.section("agent", &format::AGENT, out);
+    let dfp = service.section("dfp", &format::DFP, out);
+    let capacity = service.section("capacity", &format::CAPACITY, out);
+    RawOutside {
+        probe: probe.and(|section, _| read_probe::probe(&section, out)),
+        agent: agent.and(|section, _| outside::agent(&section, out)),
+        dfp: dfp.and(|section, _| outside::dfp(&section, out)),
+        capacity: capacity.and(|section, _| outside::capacity(&section, out)),
     }
 }
 

@@ -26,9 +26,6 @@ const CALCULATION: &[(&str, Option<()>)] = &[("relative", Some(())), ("absolute"
 const CURVE: &[(&str, Option<()>)] = &[("reciprocal", Some(())), ("bucket", None)];
 const CHECK: &[(&str, Option<()>)] = &[("count", Some(())), ("log", None), ("remove", None)];
 const RAMP: &[(&str, Option<()>)] = &[("off", Some(())), ("default", None)];
-/// All known: the section as a whole is refused.
-const PROBE_TYPE: &[(&str, Option<()>)] =
-    &[("icmp", Some(())), ("tcp", Some(())), ("http", Some(()))];
 
 /// `[service.aca]`; absent, all defaults.
 pub(super) fn aca(section: Option<&Section<'_>>, out: &mut Collector) -> Aca {
@@ -139,9 +136,6 @@ pub(super) fn refused(service: &Section<'_>, out: &mut Collector) {
     if let Field::Is(section, _) = service.section("syn_guard", &format::SYN_GUARD, out) {
         syn_guard(&section, out);
     }
-    if let Field::Is(section, _) = service.section("probe", &format::PROBE, out) {
-        probe(&section, out);
-    }
 }
 
 fn slow_start(section: &Section<'_>, out: &mut Collector) {
@@ -215,35 +209,4 @@ fn syn_guard(section: &Section<'_>, out: &mut Collector) {
         section.unavailable("unanswered", at, syns, remedy, out);
     }
     section.duration("interval", millis(50)..=secs(5), out);
-}
-
-fn probe(section: &Section<'_>, out: &mut Collector) {
-    let message = "active checks are not available in this version; leave the section out";
-    out.mistake(section.at, section.own_path(), message);
-    let kind = section.choice("type", PROBE_TYPE, out);
-    section.require("type", &kind, out);
-    section.duration("interval", secs(1)..=secs(65_535), out);
-    if let Field::Is(path, at) = section.string("path", out)
-        && !path.starts_with('/')
-    {
-        let message = format!("{}: a path starts with `/`", quoted(path));
-        out.mistake(at, &section.path("path"), message);
-    }
-    if let Field::Is(codes, at) =
-        section.array("expect_status", "an array of HTTP status codes", out)
-    {
-        if codes.is_empty() {
-            let message = "no status is named; name at least one";
-            out.mistake(at, &section.path("expect_status"), message);
-        }
-        for (value, path, at) in codes {
-            let code = value
-                .as_integer()
-                .and_then(|code| u16::from_str_radix(code.as_str(), code.radix()).ok());
-            if !code.is_some_and(|code| (100..=599).contains(&code)) {
-                let message = wrong_type("an HTTP status of 100 to 599", value);
-                out.mistake(at, &path, message);
-            }
-        }
-    }
 }

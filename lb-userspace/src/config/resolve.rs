@@ -9,6 +9,7 @@ use crate::Family;
 
 use super::fields::{Field, quoted};
 use super::mistakes::Collector;
+use super::outside::ProbeKind;
 use super::read::{RawBackend, RawFile, RawService};
 use super::types::{Algorithm, Backend, Config, Forwarding, Measure, Protocol, Service};
 
@@ -191,6 +192,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
                        measure there and goes by open flows alone";
         out.warning(raw.at, &raw.path, message);
     }
+    ports_to_ask(&raw, out);
     // Every backend is looked at before a missing value ends this.
     let port = raw.port.value();
     let backends: Vec<Option<Backend>> = raw
@@ -217,8 +219,26 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         drain_reset: drain_reset?,
         aca: raw.aca,
         inband_health: raw.inband_health,
+        probe: raw.outside.probe.value(),
+        agent: raw.outside.agent.value(),
+        dfp: raw.outside.dfp.value(),
+        capacity: raw.outside.capacity.value(),
         backends: backends.into_iter().collect::<Option<_>>()?,
     })
+}
+
+/// A probe of a service with every port must be told which one to try.
+fn ports_to_ask(service: &RawService, out: &mut Collector) {
+    let every = service.port.spot().is_some_and(|(port, _)| *port == 0);
+    if let Some((probe, at)) = service.outside.probe.spot()
+        && every
+        && service.forwarding == Forwarding::Dsr
+        && probe.port.is_none()
+        && probe.kind != ProbeKind::Icmp
+    {
+        let message = "the service has every port (`port = 0`): name the one to probe in `port`";
+        out.mistake(at, &format!("{}.probe", service.path), message);
+    }
 }
 
 /// What a service measures, if that can be told.

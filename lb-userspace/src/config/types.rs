@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::outside::{Agent, Capacity, Dfp, Probe};
+
 /// Declares an enum of configuration values with the spelling of each, once.
 /// `later` lists the format's values that this version does not have.
 macro_rules! spelled {
@@ -144,6 +146,14 @@ pub struct Service {
     pub aca: Aca,
     /// `[service.inband_health]`
     pub inband_health: InbandHealth,
+    /// `[service.probe]`; `None`: backends are not probed.
+    pub probe: Option<Probe>,
+    /// `[service.agent]`
+    pub agent: Option<Agent>,
+    /// `[service.dfp]`
+    pub dfp: Option<Dfp>,
+    /// `[service.capacity]`
+    pub capacity: Option<Capacity>,
     /// `[[service.backend]]`, in file order.
     pub backends: Vec<Backend>,
 }

@@ -106,6 +106,9 @@ fn compare(old: &Service, new: &Service, diff: &mut Diff) {
     {
         note(&new.name, key, from, to);
     }
+    for (key, from, to) in sections(old, new) {
+        note(&new.name, key, from, to);
+    }
     let common = |these: &Service, others: &Service| -> Vec<String> {
         let known = |b: &&Backend| others.backends.iter().any(|other| same(b, other));
         these.backends.iter().filter(known).map(endpoint).collect()
@@ -151,6 +154,39 @@ fn endpoint(backend: &Backend) -> String {
     SocketAddr::new(backend.address, backend.port).to_string()
 }
 
+/// What two services say about sources from outside, where that differs. The
+/// text is for people and holds no secrets.
+fn sections(old: &Service, new: &Service) -> Vec<(&'static str, String, String)> {
+    fn section<T: PartialEq>(
+        key: &'static str,
+        (old, new): (&Option<T>, &Option<T>),
+        kind: impl Fn(&T) -> &'static str,
+    ) -> Option<(&'static str, String, String)> {
+        let text = |section: &Option<T>| match section {
+            None => "absent".to_owned(),
+            Some(section) => kind(section).to_owned(),
+        };
+        let (from, mut to) = (text(old), text(new));
+        if from == to {
+            to.push_str(", changed");
+        }
+        (old != new).then_some((key, from, to))
+    }
+    [
+        section("probe", (&old.probe, &new.probe), |probe| {
+            probe.kind.as_str()
+        }),
+        section("agent", (&old.agent, &new.agent), |_| "present"),
+        section("dfp", (&old.dfp, &new.dfp), |_| "present"),
+        section("capacity", (&old.capacity, &new.capacity), |capacity| {
+            capacity.kind.as_str()
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
 /// Every key of a service but its backends.
 fn keys(service: &Service) -> Vec<(&'static str, String)> {
     // Taken apart, so that a new key does not compile until it is here.
@@ -168,6 +204,11 @@ fn keys(service: &Service) -> Vec<(&'static str, String)> {
         drain_reset,
         aca,
         inband_health,
+        // Sections of their own, see `sections`.
+        probe: _,
+        agent: _,
+        dfp: _,
+        capacity: _,
         backends: _,
     } = service;
     let crate::config::Aca {

@@ -126,6 +126,19 @@ pub(crate) enum Happening {
         interface: String,
         reason: String,
     },
+    /// Somebody who is asked about backends does not answer as he should.
+    PeerTrouble {
+        /// `agent`, `dfp` or `capacity`.
+        source: &'static str,
+        /// `service/backend`, or an address.
+        peer: String,
+        reason: String,
+    },
+    /// And does again.
+    PeerWell {
+        source: &'static str,
+        peer: String,
+    },
 }
 
 impl Happening {
@@ -140,7 +153,8 @@ impl Happening {
             | Self::FlowsEnded { .. }
             | Self::Forgotten { .. }
             | Self::Reloaded { .. }
-            | Self::Reattached { .. } => false,
+            | Self::Reattached { .. }
+            | Self::PeerWell { .. } => false,
             Self::ReloadRefused { .. }
             | Self::Mismatch { .. }
             | Self::InbandThreshold { .. }
@@ -148,7 +162,8 @@ impl Happening {
             | Self::Detached { .. }
             | Self::Replaced { .. }
             | Self::InterfaceGone { .. }
-            | Self::ReattachFailed { .. } => true,
+            | Self::ReattachFailed { .. }
+            | Self::PeerTrouble { .. } => true,
         }
     }
 }
@@ -294,6 +309,12 @@ impl fmt::Display for Happening {
                     "{interface}: cannot attach again: {reason}; trying every second"
                 )
             }
+            Self::PeerTrouble {
+                source,
+                peer,
+                reason,
+            } => write!(f, "{peer}: {source}: {reason}"),
+            Self::PeerWell { source, peer } => write!(f, "{peer}: {source}: well again"),
         }
     }
 }

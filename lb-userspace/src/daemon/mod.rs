@@ -15,6 +15,7 @@ mod hooks;
 mod journal;
 mod network;
 mod orders;
+mod outside;
 mod prepare;
 mod privileges;
 mod protocol;
@@ -25,7 +26,7 @@ mod watch;
 mod watchdog;
 
 pub use client::{Followed, Reply, ask, follow};
-pub(crate) use clock::tick;
+pub(crate) use clock::{micros, tick};
 pub use network::detach;
 pub(crate) use prepare::ip_address;
 pub use protocol::{Refusal, Request};
@@ -34,6 +35,7 @@ use crate::{
     config::{Config, check::Finding},
     dataplane::{Attached, Books, Loaded, Maps, Pass, PinState, Pins, Publisher, Sweeper},
     net::{Netlink, watch::Watch},
+    outside::Outside,
     status::{self, Status},
 };
 use anyhow::{Context as _, Result};
@@ -126,6 +128,8 @@ struct Daemon {
     sweeper: Sweeper,
     engine: Engine,
     network: Network,
+    /// Ends with the daemon, and is made anew by a reload.
+    outside: Outside,
     placed: Vec<Placed>,
     desired: BTreeMap<u16, Desired>,
     /// As last told.
@@ -145,6 +149,8 @@ struct Daemon {
     snapshot: Option<Status>,
     mismatches: u64,
     save_failed: bool,
+    /// Words came from outside that a restart must know.
+    unsaved: bool,
 }
 
 impl Daemon {
@@ -184,6 +190,7 @@ impl Daemon {
             clock::micros(),
         );
         let network = Network::start(&maps, &plan, &config, watch, netlink).await?;
+        let outside = outside::start(&config, &placed, &engine)?;
         let mut daemon = Self {
             publisher: Publisher::new(&maps),
             sweeper: Sweeper::new(&maps),
@@ -191,6 +198,7 @@ impl Daemon {
             books,
             engine,
             network,
+            outside,
             placed,
             desired: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -209,6 +217,7 @@ impl Daemon {
             snapshot: None,
             mismatches: 0,
             save_failed: false,
+            unsaved: false,
             config,
         };
         daemon.update_retired(&daemon.drain_timeouts(), &saved.retired);
@@ -246,6 +255,7 @@ impl Daemon {
                 event = self.network.event() => {
                     self.network.handle(event?, &mut self.maps).await?;
                 }
+                heard = self.outside.next() => self.hear(heard)?,
                 Some((request, answer)) = asked.recv() => {
                     let ends = request == Request::Detach {};
                     let response = self.answer_to(request).await;
@@ -309,6 +319,9 @@ impl Daemon {
         self.end_retired();
         if self.ticks.is_multiple_of(TICKS_PER_LOOK) {
             self.watch_hooks().await?;
+            if std::mem::take(&mut self.unsaved) {
+                self.save();
+            }
         }
         self.journal.tick();
         self.network.tick(&mut self.maps).await?;

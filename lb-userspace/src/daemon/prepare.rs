@@ -561,6 +561,7 @@ pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<Engine
                 },
                 ..HealthParameters::default()
             },
+            outside: super::outside::sources(service),
             backends,
         });
     }

@@ -19,7 +19,7 @@ use super::{
     Daemon, Desired, RESOLVE, clock,
     diff::{self, Diff},
     journal::Happening,
-    prepare,
+    outside, prepare,
     protocol::{Refusal, Response},
 };
 use crate::{
@@ -199,6 +199,7 @@ impl Daemon {
 
         prepare::switch(config, &mut self.maps, &books, &self.placed)?;
         self.books = books;
+        self.outside = outside::start(config, &self.placed, &self.engine)?;
         Ok(())
     }
 

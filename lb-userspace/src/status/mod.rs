@@ -2,10 +2,12 @@
 //! every view shares. Field names are stable (design, section 6).
 
 mod flows;
+mod outside;
 mod render;
 mod stats;
 
 pub use flows::{Filter, Flow, Flows, UnknownService, read as read_flows, render as render_flows};
+pub use outside::Outside;
 pub use render::render;
 pub use stats::{Stats, read as read_stats, render as render_stats};
 
@@ -133,6 +135,8 @@ pub struct Backend {
     pub slow_start: Option<()>,
     /// What an operator has said.
     pub r#override: Option<Override>,
+    /// What others have told; `null` where nobody is asked.
+    pub outside: Option<Outside>,
 }
 
 /// What an operator has said about a backend.
@@ -292,6 +296,7 @@ fn describe(
     let ms = |micros: u64| micros as f64 / 1_000.0;
     Backend {
         r#override: Override::of(&view, now_us),
+        outside: Outside::of(&view),
         name: backend.name.clone(),
         address: backend.address.to_string(),
         port: backend.port,

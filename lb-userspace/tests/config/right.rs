@@ -63,6 +63,10 @@ fn full_example() {
             inband_health: InbandHealth {
                 syn_timeout: Duration::from_secs(3),
             },
+            probe: None,
+            agent: None,
+            dfp: None,
+            capacity: None,
             backends: vec![
                 Backend {
                     name: "web-1".into(),
