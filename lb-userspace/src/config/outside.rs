@@ -1,6 +1,6 @@
 //! The typed sections about what others tell: probes, agents, DFP, SNMP.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Probe {
     /// How much earlier than the interval a probe may come, percent.
     pub jitter: u32,
     /// Address that probes come from; `None`: the kernel's choice.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
 }
 
 /// What a probe sends.
@@ -101,14 +101,14 @@ pub struct Agent {
     /// Text sent before the answer is read; HAProxy: `agent-send`.
     pub send: Option<String>,
     /// Address that questions come from; `None`: the kernel's choice.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
 }
 
 /// `[service.dfp]`: agents of Cisco's Dynamic Feedback Protocol.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dfp {
     /// Who is connected to, at least one.
-    pub agents: Vec<SocketAddrV4>,
+    pub agents: Vec<SocketAddr>,
     /// Shared secret of 1 to 32 bytes; `None`: messages are not signed.
     pub password: Option<String>,
     /// Number of the key that the secret is.

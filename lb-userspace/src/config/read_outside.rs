@@ -1,7 +1,7 @@
 //! First stage, the sections about what others tell: `[service.agent]`,
 //! `[service.dfp]` and `[service.capacity]`.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lb_common::control::snmp_weight::{ACE_TOTAL, Autoadjust};
@@ -69,7 +69,7 @@ pub(super) fn dfp(section: &Section<'_>, out: &mut Collector) -> Option<Dfp> {
     })
 }
 
-fn agents(section: &Section<'_>, out: &mut Collector) -> Option<Vec<SocketAddrV4>> {
+fn agents(section: &Section<'_>, out: &mut Collector) -> Option<Vec<SocketAddr>> {
     let expected = "an array of addresses with ports";
     let field = section.array("agents", expected, out);
     section.require("agents", &field, out);
@@ -80,20 +80,19 @@ fn agents(section: &Section<'_>, out: &mut Collector) -> Option<Vec<SocketAddrV4
         let message = "no agent is named; name at least one";
         out.mistake(at, &section.path("agents"), message);
     }
-    let mut agents: Vec<SocketAddrV4> = Vec::new();
+    let mut agents: Vec<SocketAddr> = Vec::new();
     for (value, path, at) in elements {
         let Some(text) = value.as_str() else {
             out.mistake(at, &path, wrong_type("an address with port", value));
             continue;
         };
         let problem = match text.parse::<SocketAddr>() {
-            Ok(SocketAddr::V4(agent)) if agent.port() == 0 => "port 0 is none",
-            Ok(SocketAddr::V4(agent)) if agents.contains(&agent) => "this agent is there twice",
-            Ok(SocketAddr::V4(agent)) => {
+            Ok(agent) if agent.port() == 0 => "port 0 is none",
+            Ok(agent) if agents.contains(&agent) => "this agent is there twice",
+            Ok(agent) => {
                 agents.push(agent);
                 continue;
             }
-            Ok(SocketAddr::V6(_)) => "IPv6 is not available in this version; use an IPv4 address",
             Err(_) => "not an address and port such as \"10.0.0.5:8081\"",
         };
         out.mistake(at, &path, format!("{}: {problem}", quoted(text)));

@@ -1,6 +1,6 @@
 //! First stage, `[service.probe]`.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::fields::{Field, Section, quoted, wrong_type};
@@ -128,12 +128,12 @@ fn foreign(section: &Section<'_>, key: &str, at: usize, out: &mut Collector) {
 }
 
 /// `source` of whatever asks: an address of this machine.
-pub(super) fn source(section: &Section<'_>, out: &mut Collector) -> Option<Ipv4Addr> {
+pub(super) fn source(section: &Section<'_>, out: &mut Collector) -> Option<IpAddr> {
     let source = section.string("source", out).and(|text, at| {
-        let address = text.parse::<Ipv4Addr>().ok();
+        let address = text.parse::<IpAddr>().ok();
         let usable = address.filter(|a| !a.is_unspecified() && !a.is_multicast());
         if usable.is_none() {
-            let message = format!("{} is not an IPv4 address of this machine", quoted(text));
+            let message = format!("{} is not an address of this machine", quoted(text));
             out.mistake(at, &section.path("source"), message);
         }
         usable

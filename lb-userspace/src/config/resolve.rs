@@ -193,6 +193,7 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         out.warning(raw.at, &raw.path, message);
     }
     ports_to_ask(&raw, out);
+    families_to_ask(&raw, out);
     // Every backend is looked at before a missing value ends this.
     let port = raw.port.value();
     let backends: Vec<Option<Backend>> = raw
@@ -227,12 +228,43 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
     })
 }
 
+/// Who asks from an address of its own can ask that address's family only, and
+/// DFP has no room for IPv6 addresses.
+fn families_to_ask(service: &RawService, out: &mut Collector) {
+    let outside = &service.outside;
+    let probe = outside.probe.spot().map(|(probe, at)| (probe.source, at));
+    let agent = outside.agent.spot().map(|(agent, at)| (agent.source, at));
+    let sources = [("probe", probe), ("agent", agent)];
+    for backend in &service.backends {
+        let Some((address, other)) = backend.address.spot() else {
+            continue;
+        };
+        let family = Family::of(*address);
+        let name = called(&backend.path, &backend.name);
+        for (key, source) in sources {
+            if let Some((Some(source), at)) = source
+                && Family::of(source) != family
+            {
+                let message = format!("{source} cannot reach {name}, which is {family}");
+                let path = format!("{}.{key}.source", service.path);
+                out.contradiction(at, &path, message, other);
+            }
+        }
+        if let Some((_, at)) = outside.dfp.spot()
+            && family == Family::V6
+        {
+            let message = format!("DFP knows IPv4 addresses only, and {name} is {family}");
+            out.contradiction(at, &format!("{}.dfp", service.path), message, other);
+        }
+    }
+}
+
 /// A probe of a service with every port must be told which one to try.
 fn ports_to_ask(service: &RawService, out: &mut Collector) {
     let every = service.port.spot().is_some_and(|(port, _)| *port == 0);
     if let Some((probe, at)) = service.outside.probe.spot()
         && every
-        && service.forwarding == Forwarding::Dsr
+        && service.forwarding.is_direct()
         && probe.port.is_none()
         && probe.kind != ProbeKind::Icmp
     {

@@ -7,7 +7,6 @@ use crate::{
 };
 use anyhow::Result;
 use lb_common::control::{Engine, Event, OutsideSources};
-use std::net::IpAddr;
 
 use crate::config::{CapacityKind, Service};
 
@@ -40,14 +39,11 @@ pub(super) fn start(config: &Config, placed: &[Placed], engine: &Engine) -> Resu
     for (service, place) in config.services.iter().zip(placed) {
         let mut targets = Vec::new();
         for (backend, index) in service.backends.iter().zip(&place.backends) {
-            let IpAddr::V4(address) = backend.address else {
-                continue;
-            };
             let index = u16::try_from(*index)?;
             targets.push(Target {
                 index,
                 name: format!("{}/{}", service.name, backend.name),
-                address,
+                address: backend.address,
                 port: backend.port,
                 weight: backend.weight.into(),
                 record: engine.outside(index),

@@ -12,12 +12,12 @@ use lb_common::control::{
     OutsideWord,
     agent::{AgentLine, LINE_MAX, parse},
 };
-use std::{net::SocketAddrV4, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub(super) async fn run(agent: Arc<Agent>, target: Target, mut teller: Teller) {
     let mut state = target.record.agent.clone();
-    let to = SocketAddrV4::new(target.address, agent.port);
+    let to = SocketAddr::new(target.address, agent.port);
     let interval_us = super::micros_of(agent.interval);
     // Not all at once.
     let mut due_us = micros() + super::part(interval_us, random_bits());
@@ -38,7 +38,7 @@ pub(super) async fn run(agent: Arc<Agent>, target: Target, mut teller: Teller) {
     }
 }
 
-async fn ask(agent: &Agent, to: SocketAddrV4) -> Result<AgentLine> {
+async fn ask(agent: &Agent, to: SocketAddr) -> Result<AgentLine> {
     let mut stream = connect::tcp(to, agent.source).await?;
     if let Some(text) = &agent.send {
         stream

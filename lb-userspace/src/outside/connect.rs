@@ -3,34 +3,40 @@
 use anyhow::{Context as _, Result};
 use socket2::SockRef;
 use std::{
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 /// A TCP connection. The caller limits the time.
-pub(super) async fn tcp(to: SocketAddrV4, source: Option<Ipv4Addr>) -> Result<TcpStream> {
-    let socket = TcpSocket::new_v4().context("no socket")?;
-    if let Some(source) = source {
-        bind(source, |address| socket.bind(address))?;
+pub(super) async fn tcp(to: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream> {
+    let socket = match to {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
     }
-    let stream = socket.connect(to.into()).await.map_err(plain)?;
+    .context("no socket")?;
+    if let Some(source) = source {
+        socket
+            .bind(SocketAddr::new(source, 0))
+            .with_context(|| format!("cannot send from {source}"))?;
+    }
+    let stream = socket.connect(to).await.map_err(plain)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// A UDP socket that hears one peer only.
-pub(super) async fn udp(to: SocketAddrV4, source: Option<Ipv4Addr>) -> Result<UdpSocket> {
-    let from = SocketAddrV4::new(source.unwrap_or(Ipv4Addr::UNSPECIFIED), 0);
+pub(super) async fn udp(to: SocketAddr, source: Option<IpAddr>) -> Result<UdpSocket> {
+    let any = match to {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let from = SocketAddr::new(source.unwrap_or(any), 0);
     let socket = UdpSocket::bind(from)
         .await
         .with_context(|| format!("cannot send from {}", from.ip()))?;
     socket.connect(to).await.map_err(plain)?;
     Ok(socket)
-}
-
-fn bind(source: Ipv4Addr, bind: impl FnOnce(SocketAddr) -> std::io::Result<()>) -> Result<()> {
-    bind(SocketAddrV4::new(source, 0).into()).with_context(|| format!("cannot send from {source}"))
 }
 
 /// Closes by reset: thousands of probes a minute would each leave a port in

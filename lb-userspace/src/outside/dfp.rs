@@ -12,7 +12,12 @@ use lb_common::control::{
         AgentStatus, DfpError, Frames, Key, Message, Session, SessionParameters, Step, emit, parse,
     },
 };
-use std::{collections::BTreeSet, net::SocketAddrV4, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -59,9 +64,9 @@ impl Farm {
                 .iter()
                 .filter(|load| load.covers(target.port, self.protocol));
             // Of several the last, as if each had come by itself.
-            let named = covering
-                .flat_map(|load| &load.hosts)
-                .rfind(|host| host.address == target.address && host.bind_id == self.dfp.bind_id);
+            let named = covering.flat_map(|load| &load.hosts).rfind(|host| {
+                IpAddr::V4(host.address) == target.address && host.bind_id == self.dfp.bind_id
+            });
             weights.extend(named.map(|host| (target.index, host.weight)));
         }
         weights
@@ -94,7 +99,7 @@ impl End {
     }
 }
 
-pub(super) async fn run(farm: Arc<Farm>, address: SocketAddrV4, mut teller: Teller) {
+pub(super) async fn run(farm: Arc<Farm>, address: SocketAddr, mut teller: Teller) {
     let mut session = Session::new(farm.parameters(), micros());
     // Whose weight is this agent's. What a former run left may be anybody's;
     // with one agent it is this one's.

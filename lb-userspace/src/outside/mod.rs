@@ -25,7 +25,7 @@ use crate::config::{Agent, Capacity, Dfp, Probe, Protocol};
 use lb_common::control::OutsideRecord;
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
-    net::Ipv4Addr,
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Target {
     pub(crate) index: u16,
     /// `service/backend`.
     pub(crate) name: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
     pub(crate) port: u16,
     /// Configured weight.
     pub(crate) weight: u32,

@@ -23,7 +23,7 @@ use lb_common::control::{
 };
 use snmp2::{AsyncSession, Pdu, Value};
 use std::{
-    net::SocketAddrV4,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -85,7 +85,7 @@ impl Poller {
 pub(super) async fn run(poller: Arc<Poller>, position: usize, target: Target, mut teller: Teller) {
     let capacity = &poller.capacity;
     let interval_us = micros_of(capacity.interval);
-    let to = SocketAddrV4::new(target.address, capacity.port);
+    let to = SocketAddr::new(target.address, capacity.port);
     let objects: &[Object] = match &capacity.kind {
         CapacityKind::State { .. } => &[],
         CapacityKind::LeastLoaded { objects, .. } | CapacityKind::Headroom { objects } => objects,
@@ -189,7 +189,7 @@ fn judge(polled: Result<Vec<Polled>>) -> (CacheState, Result<()>) {
 /// The values of all objects; `None` while a counter has nothing to go by.
 async fn measure(
     capacity: &Capacity,
-    to: SocketAddrV4,
+    to: SocketAddr,
     objects: &[Object],
     meters: &mut [Meter],
 ) -> Result<Option<Vec<u64>>> {
@@ -246,7 +246,7 @@ impl From<Value<'_>> for Polled {
 
 /// Asks for some objects, again after each timeout. The values come in the
 /// order of the question.
-async fn poll(capacity: &Capacity, to: SocketAddrV4, oids: &[Oid]) -> Result<Vec<Polled>> {
+async fn poll(capacity: &Capacity, to: SocketAddr, oids: &[Oid]) -> Result<Vec<Polled>> {
     let mut last = None;
     for _ in 0..=capacity.retries {
         let asked = tokio::time::timeout(capacity.timeout, get(capacity, to, oids)).await;
@@ -258,7 +258,7 @@ async fn poll(capacity: &Capacity, to: SocketAddrV4, oids: &[Oid]) -> Result<Vec
     Err(last.context("never asked")?)
 }
 
-async fn get(capacity: &Capacity, to: SocketAddrV4, oids: &[Oid]) -> Result<Vec<Polled>> {
+async fn get(capacity: &Capacity, to: SocketAddr, oids: &[Oid]) -> Result<Vec<Polled>> {
     let names = oids
         .iter()
         .map(|oid| snmp2::Oid::from(oid))

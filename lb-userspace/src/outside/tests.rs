@@ -31,7 +31,7 @@ fn watched(port: u16) -> Watched {
         targets: vec![Target {
             index: BACKEND,
             name: "web/w1".to_owned(),
-            address: Ipv4Addr::LOCALHOST,
+            address: Ipv4Addr::LOCALHOST.into(),
             port,
             weight: 8,
             record: OutsideRecord::default(),

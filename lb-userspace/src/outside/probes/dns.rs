@@ -7,16 +7,12 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QCLASS, Question, RCODE, TYPE};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// Longest answer without EDNS (RFC 1035, 4.2.1); what is longer is cut.
 const ANSWER: usize = 512;
 
-pub(super) async fn probe(
-    dns: &DnsProbe,
-    to: SocketAddrV4,
-    source: Option<Ipv4Addr>,
-) -> Result<()> {
+pub(super) async fn probe(dns: &DnsProbe, to: SocketAddr, source: Option<IpAddr>) -> Result<()> {
     // 16 of the random bits.
     let id = random_bits() as u16;
     let socket = connect::udp(to, source).await?;

@@ -10,7 +10,7 @@ use hyper::{
     header::{CONNECTION, HOST, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Longest head of an answer, bytes. hyper wants 8 KiB at least.
@@ -20,7 +20,7 @@ const BODY: usize = 64 * 1_024;
 
 pub(super) async fn probe(
     http: &HttpProbe,
-    to: SocketAddrV4,
+    to: SocketAddr,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> Result<()> {
     let (mut sender, connection) = http1::Builder::new()

@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result};
 use lb_common::control::{OutsideWord, probe};
-use std::{net::SocketAddrV4, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 /// What the probes of one service have in common.
 pub(super) struct Prober {
@@ -48,10 +48,10 @@ impl Prober {
         }
     }
 
-    async fn once(&self, to: SocketAddrV4) -> Result<()> {
+    async fn once(&self, to: SocketAddr) -> Result<()> {
         let source = self.probe.source;
         match &self.probe.kind {
-            ProbeKind::Icmp => icmp::probe(*to.ip(), source).await,
+            ProbeKind::Icmp => icmp::probe(to.ip(), source).await,
             ProbeKind::Tcp => {
                 let stream = connect::tcp(to, source).await?;
                 connect::reset(&stream);
@@ -77,7 +77,7 @@ pub(super) async fn run(prober: Arc<Prober>, target: Target, teller: Teller) {
     let record = target.record.probe.clone();
     let mut probe = probe::Probe::new(prober.parameters(), record, micros(), random_bits());
     let port = prober.probe.port.unwrap_or(target.port);
-    let to = SocketAddrV4::new(target.address, port);
+    let to = SocketAddr::new(target.address, port);
     loop {
         sleep_until(probe.poll_timeout()).await;
         let began_us = micros();

@@ -12,11 +12,7 @@ use rustls::{
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
-use std::{
-    net::{IpAddr, SocketAddrV4},
-    path::Path,
-    sync::Arc,
-};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
@@ -55,12 +51,12 @@ impl Connector {
 
     pub(super) async fn connect(
         &self,
-        to: SocketAddrV4,
+        to: SocketAddr,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>> {
         let name = match &self.name {
             Some(name) => name.clone(),
-            None => ServerName::IpAddress(IpAddr::V4(*to.ip()).into()),
+            None => ServerName::IpAddress(to.ip().into()),
         };
         self.connector
             .connect(name, stream)

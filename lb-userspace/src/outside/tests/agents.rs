@@ -38,7 +38,7 @@ async fn agent(answers: Vec<Option<Vec<u8>>>, send: Option<&str>) -> (Outside, u
             interval: Duration::from_millis(20),
             timeout: Duration::from_millis(300),
             send: send.map(str::to_owned),
-            source: Some(Ipv4Addr::LOCALHOST),
+            source: Some(Ipv4Addr::LOCALHOST.into()),
         }),
         ..watched(80)
     }]);

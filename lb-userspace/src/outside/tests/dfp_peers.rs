@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::Dfp;
 use lb_common::control::dfp::{HostWeight, Key, Load, Message, emit, parse};
-use std::net::SocketAddrV4;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -17,7 +16,7 @@ async fn manager(password: Option<&str>, timeout: Duration) -> (Outside, tokio::
     let port = listener.local_addr().unwrap().port();
     let outside = Outside::start(vec![Watched {
         dfp: Some(Dfp {
-            agents: vec![SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)],
+            agents: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))],
             password: password.map(str::to_owned),
             key_id: 7,
             timeout,

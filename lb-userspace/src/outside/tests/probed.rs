@@ -268,13 +268,25 @@ async fn connections_and_pings() {
         check(name, first(probe(kind), port).await, problem);
     }
     let foreign = Probe {
-        source: Some(Ipv4Addr::new(192, 0, 2, 77)),
+        source: Some(Ipv4Addr::new(192, 0, 2, 77).into()),
         ..probe(ProbeKind::Tcp)
     };
     let result = first(foreign, open).await;
     check("source", result, Some("cannot send from 192.0.2.77"));
     if nix::unistd::geteuid().is_root() {
         check("ping", first(probe(ProbeKind::Icmp), 0).await, None);
+        let mut outside = Outside::start(vec![Watched {
+            probe: Some(probe(ProbeKind::Icmp)),
+            targets: vec![Target {
+                address: std::net::Ipv6Addr::LOCALHOST.into(),
+                ..watched(0).targets.remove(0)
+            }],
+            ..watched(0)
+        }]);
+        let OutsideWord::Probe(record) = word(&mut outside).await else {
+            panic!("another word");
+        };
+        assert_eq!(record.up, Some(true), "{}", record.detail);
     }
 }
 
