@@ -88,8 +88,12 @@ impl Daemon {
             next = self.outside.try_next();
         }
         self.carry_out()?;
-        self.note_states();
-        self.unsaved = true;
+        if self.note_states() {
+            // A crash must not bring a server back that was told to be down.
+            self.save();
+        } else {
+            self.unsaved = true;
+        }
         self.changed();
         Ok(())
     }

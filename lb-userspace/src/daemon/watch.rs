@@ -29,8 +29,9 @@ impl Daemon {
     }
 
     /// Tells of every backend whose state is not what was last told. The first
-    /// state of a backend is no news.
-    pub(super) fn note_states(&mut self) {
+    /// state of a backend is no news. True if there was any.
+    pub(super) fn note_states(&mut self) -> bool {
+        let mut changed = false;
         for place in self.placed.iter().flat_map(|placed| &placed.backends) {
             let Ok(index) = u16::try_from(*place) else {
                 continue;
@@ -45,6 +46,7 @@ impl Daemon {
             else {
                 continue;
             };
+            changed = true;
             let Some(view) = self.engine.backend(index, clock::micros()) else {
                 continue;
             };
@@ -63,6 +65,7 @@ impl Daemon {
                 });
             }
         }
+        changed
     }
 
     /// Tells what the engine has to say besides changes of state.

@@ -7,7 +7,7 @@
 
 use super::{Target, connect, random_bits, sleep_until, teller::Teller};
 use crate::{config::Agent, daemon::micros};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use lb_common::control::{
     OutsideWord,
     agent::{AgentLine, LINE_MAX, parse},
@@ -25,7 +25,10 @@ pub(super) async fn run(agent: Arc<Agent>, target: Target, mut teller: Teller) {
         sleep_until(due_us).await;
         due_us = micros().saturating_add(interval_us);
         let answer = tokio::time::timeout(agent.timeout, ask(&agent, to)).await;
-        match answer.context("no answer in time").flatten() {
+        match answer
+            .map_err(|_| anyhow::anyhow!("no answer in time"))
+            .flatten()
+        {
             Ok(line) => {
                 if state.take(&line) {
                     let word = OutsideWord::Agent(state.clone());

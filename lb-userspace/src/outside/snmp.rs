@@ -250,7 +250,10 @@ async fn poll(capacity: &Capacity, to: SocketAddr, oids: &[Oid]) -> Result<Vec<P
     let mut last = None;
     for _ in 0..=capacity.retries {
         let asked = tokio::time::timeout(capacity.timeout, get(capacity, to, oids)).await;
-        match asked.context("no answer in time").flatten() {
+        match asked
+            .map_err(|_| anyhow::anyhow!("no answer in time"))
+            .flatten()
+        {
             Ok(values) => return Ok(values),
             Err(error) => last = Some(error),
         }

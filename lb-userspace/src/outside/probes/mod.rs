@@ -15,7 +15,7 @@ use crate::{
     config::{Probe, ProbeKind},
     daemon::micros,
 };
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use lb_common::control::{OutsideWord, probe};
 use std::{net::SocketAddr, sync::Arc};
 
@@ -83,7 +83,7 @@ pub(super) async fn run(prober: Arc<Prober>, target: Target, teller: Teller) {
         let began_us = micros();
         let result = tokio::time::timeout(prober.probe.timeout, prober.once(to)).await;
         let result = result
-            .context("no answer in time")
+            .map_err(|_| anyhow::anyhow!("no answer in time"))
             .flatten()
             .map_err(|error| format!("{error:#}"));
         let result = result.as_ref().copied().map_err(String::as_str);
