@@ -215,18 +215,20 @@ fn examples_load_without_warnings() {
     assert!(names.contains(&Some("nat.toml".into())), "{names:?}");
 }
 
-/// Examples in the reference load too, so that it cannot rot.
+/// Examples in the documentation load too, so that they cannot rot.
 #[test]
-fn documented_example_loads() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
-    let text = std::fs::read_to_string(path).expect("docs/configuration.md");
-    let blocks: Vec<&str> = text
-        .split("```toml\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next())
-        .collect();
-    assert!(!blocks.is_empty());
-    for block in blocks {
-        good(block);
+fn documented_examples_load() {
+    for page in ["configuration.md", "outside.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+        let text = std::fs::read_to_string(path).expect(page);
+        let blocks: Vec<&str> = text
+            .split("```toml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        assert!(!blocks.is_empty(), "{page}");
+        for block in blocks {
+            good(block);
+        }
     }
 }
