@@ -14,9 +14,9 @@ mod table;
 #[path = "table/world.rs"]
 mod world;
 
-use drive::{Outcome, TCP, find};
+use drive::{Kind, Outcome, TCP, find};
 use lb_common::abi::measure::SYN_TO_FIN;
-use lb_common::flow::{Table as _, Tracked, expire, meta};
+use lb_common::flow::{Arrival, Table as _, Tracked, expire, meta};
 use lb_common::tcp::Side::{self, Client, Server};
 use lb_common::tcp::State::{self, HalfOpen};
 use lb_common::tcp::flags::{ACK, FIN, RST, SYN};
@@ -415,11 +415,44 @@ fn who_prolongs() {
         for &(side, bits) in *before {
             world.bare(side, bits);
         }
-        world.at.tick += 1;
+        // Flows that go on are noted every two seconds.
+        world.at.tick += 8;
         world.bare(segment.0, segment.1);
         let found = find(&world.host, world.flow, Client, 0).unwrap();
-        let expected = if *prolongs { NOW + 1 } else { NOW };
+        let expected = if *prolongs { NOW + 8 } else { NOW };
         assert_eq!(meta::tick(found.meta), expected, "{before:?}, {segment:?}");
+    }
+}
+
+/// A flow that goes on is written to every two seconds and not in between; one of
+/// direct return until it is assured at every tick.
+#[test]
+fn how_often_flows_are_noted() {
+    let direct = Kind {
+        direct: true,
+        client: Side::ClientAlone,
+        ..TCP
+    };
+    for (kind, ticks, noted) in [
+        (TCP, 1, false),
+        (TCP, 7, false),
+        (TCP, 8, true),
+        (direct, 0, false),
+        (direct, 1, true),
+    ] {
+        let mut world = World::of(kind, SYN_TO_FIN);
+        if !kind.direct {
+            world.bare(Server, SYN | ACK);
+        }
+        world.bare(kind.client, ACK);
+        world.at.tick += ticks;
+        world.send(&Arrival {
+            payload: 100,
+            ..drive::bare(kind.client, ACK)
+        });
+        let found = find(&world.host, world.flow, Client, 0).unwrap();
+        let expected = if noted { NOW + ticks } else { NOW };
+        assert_eq!(meta::tick(found.meta), expected, "{kind:?} after {ticks}");
     }
 }
 

@@ -108,11 +108,11 @@ fn the_long_flag_is_sticky() {
         world.data(Server, bytes - 100, 0, 100);
         assert!(
             !end(&world, &bare(Server, FIN | ACK)).long,
-            "not looked at within a tick"
+            "not looked at within two seconds"
         );
 
         world = World::established(SYN_TO_FIN);
-        world.at.tick += 1;
+        world.at.tick += 8;
         world.data(Server, bytes - 100, 0, 100);
         world.bare(Client, ACK);
         assert_eq!(end(&world, &bare(Server, FIN | ACK)).long, long, "{bytes}");
@@ -251,10 +251,10 @@ fn quiet_packets_write_nothing() {
         memory = now;
     }
 
-    // A tick: one write, then silence again.
+    // Two seconds: one write, then silence again.
     let mut world = World::established(SYN_TO_FIN);
     let memory = words(&world.host);
-    world.at.tick += 1;
+    world.at.tick += 8;
     world.bare(Client, ACK);
     let ticked = words(&world.host);
     assert_eq!(

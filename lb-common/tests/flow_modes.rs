@@ -335,11 +335,11 @@ fn who_prolongs() {
             world.client(*bits, 0, *payload);
         }
         let begun = world.at.tick;
-        world.at.tick += 1;
+        world.at.tick += 8;
         world.client(*bits, 0, *payload);
         let found = find(&world.host, world.flow, Client, 0).expect("the flow is there");
         assert_eq!(found.state(), *state, "{kind:?} {before:?}");
-        let expected = begun + u32::from(*prolongs);
+        let expected = begun + 8 * u32::from(*prolongs);
         assert_eq!(meta::tick(found.meta), expected, "{kind:?} {before:?}");
     }
 }

@@ -10,6 +10,7 @@ use aya_ebpf::{
     helpers::generated::{bpf_fib_lookup, bpf_redirect},
     programs::XdpContext,
 };
+use core::mem::offset_of;
 use lb_common::{
     abi::{Address, Backend, Hop, HopKey, Settings, halves6, hop_flags},
     flow::{self, Found, meta},
@@ -126,7 +127,6 @@ fn reach<F: Family>(index: u32, ip: &Ip<F>, overhead: u32) -> Result<Option<Exit
     let Some(hop) = maps::hop(index) else {
         return Ok(None);
     };
-    let hop: Hop = *hop;
     if hop.flags & hop_flags::VALID == 0 {
         return Ok(None);
     }
@@ -136,11 +136,20 @@ fn reach<F: Family>(index: u32, ip: &Ip<F>, overhead: u32) -> Result<Option<Exit
     }
     Ok(Some(Exit {
         ifindex: hop.ifindex,
-        macs: Macs {
-            destination: hop.destination,
-            source: hop.source,
-        },
+        macs: macs(hop),
     }))
+}
+
+/// The addresses of a hop, by words.
+#[inline(always)]
+fn macs(hop: &Hop) -> Macs {
+    const _: () = assert!(
+        offset_of!(Hop, source) == offset_of!(Hop, destination) + 6
+            && offset_of!(Hop, destination) % align_of::<Macs>() == 0
+    );
+    // SAFETY: the two arrays follow one another and begin at a word, and bytes of
+    // any kind are addresses.
+    unsafe { (&raw const hop.destination).cast::<Macs>().read() }
 }
 
 /// Asks the kernel for the way to a client: its routes and neighbours.

@@ -30,9 +30,9 @@ pub(crate) fn run<F: Family>(
     let destination = F::endpoint(ip.destination, transport.destination_port, settings);
     // A server's packet to an address of the pool. Clients' packets do not come
     // from servers' addresses, so they do not pay for this.
-    if ours.source
-        && ours.destination
+    if ours.destination
         && settings.pools != 0
+        && may_be_server(ip)
         && let Some(found) = pooled(settings, ip, transport, destination)
     {
         return Flow::ToClient(found);
@@ -47,7 +47,7 @@ pub(crate) fn run<F: Family>(
     }
     // Nobody's endpoint is what a flow of direct return has in place of its
     // server's.
-    if ours.source && source != 0 {
+    if source != 0 && (!ours.destination || may_be_server(ip)) {
         let ends = F::ends(ip.destination, ip.source);
         let client = client_word(destination, ip.protocol);
         let tuple = F::tuple(client, source, ends);
@@ -58,6 +58,11 @@ pub(crate) fn run<F: Family>(
         }
     }
     Flow::None
+}
+
+#[inline(always)]
+fn may_be_server<F: Family>(ip: &Ip<F>) -> bool {
+    maps::filter_has(F::filter_bit(ip.source))
 }
 
 #[inline(always)]

@@ -219,7 +219,9 @@ fn examples_load_without_warnings() {
 #[test]
 fn documented_examples_load() {
     for page in ["configuration.md", "outside.md"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../docs")
+            .join(page);
         let text = std::fs::read_to_string(path).expect(page);
         let blocks: Vec<&str> = text
             .split("```toml\n")
