@@ -43,7 +43,7 @@ pub mod flag {
 
 /// What is behind the IP header. Fields of a [`Frame`] that it does not have
 /// mean nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Carried {
     /// A segment.
     Tcp,

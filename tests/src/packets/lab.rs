@@ -1,6 +1,9 @@
 //! The loaded program, with maps, pins and a network of its own.
 
-use super::{Counter, Endpoint, Family, Moved, counters::Snapshot, scene, verdict};
+use super::{
+    Carried, Counter, Endpoint, Entropy, Family, Moved, Tunnel, counters::Snapshot, map_address,
+    scene, verdict,
+};
 use crate::world::Namespace;
 use anyhow::{Context as _, Result};
 use aya::{
@@ -48,6 +51,8 @@ pub struct Lab {
     pub front: u32,
     /// Index of the interface towards servers.
     pub back: u32,
+    /// What was seen of each flow in the packets around its own.
+    pub(super) entropies: BTreeMap<(Carried, Endpoint, Tunnel), Entropy>,
     books: Books,
     wanted: RingBuf<MapData>,
     buckets: u32,
@@ -69,14 +74,13 @@ impl Drop for Unpin {
 
 /// `struct xdp_md` (include/uapi/linux/bpf.h), as a test run takes it.
 pub(crate) fn context(length: usize, ifindex: u32) -> [u8; 24] {
-    let words = [
-        0,
-        u32::try_from(length).expect("a short frame"),
-        0,
-        ifindex,
-        0,
-        0,
-    ];
+    context_behind(0, length, ifindex)
+}
+
+/// The same of a frame behind metadata.
+fn context_behind(metadata: usize, length: usize, ifindex: u32) -> [u8; 24] {
+    let short = |length: usize| u32::try_from(length).expect("a short frame");
+    let words = [short(metadata), short(metadata + length), 0, ifindex, 0, 0];
     let mut bytes = [0; 24];
     for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_ne_bytes());
@@ -140,6 +144,7 @@ impl Lab {
             publisher,
             front,
             back,
+            entropies: BTreeMap::new(),
             books: Books::new(),
             wanted,
             buckets,
@@ -247,10 +252,18 @@ impl Lab {
     /// # Panics
     /// If the kernel refuses the run.
     pub fn run(&self, frame: &[u8], port: Port) -> (u32, Vec<u8>) {
+        self.run_behind(&[], frame, port)
+    }
+
+    /// Runs a frame behind metadata, which must stay there.
+    ///
+    /// # Panics
+    /// If the kernel refuses the run, or the metadata is not there any more.
+    pub fn run_behind(&self, metadata: &[u8], frame: &[u8], port: Port) -> (u32, Vec<u8>) {
         let mut out = vec![0; LARGEST];
-        let context = context(frame.len(), self.ifindex(port));
+        let context = context_behind(metadata.len(), frame.len(), self.ifindex(port));
         let options = TestRunOptions {
-            data_in: Some(frame),
+            data_in: Some(&[metadata, frame].concat()),
             data_out: Some(&mut out),
             ctx_in: Some(&context),
             ..TestRunOptions::new()
@@ -260,7 +273,9 @@ impl Lab {
             .test_run(options)
             .expect("the kernel runs the frame");
         out.truncate(result.data_size_out as usize);
-        (result.return_value, out)
+        let frame = out.split_off(metadata.len());
+        assert_eq!(out, metadata, "the metadata in front of the frame");
+        (result.return_value, frame)
     }
 
     /// Moves the calling thread into this laboratory's namespace.
@@ -383,6 +398,25 @@ impl Lab {
         let mut backend = self.maps.backends.read(server.index.into());
         change(&mut backend);
         self.maps.backends.write(server.index.into(), backend);
+    }
+
+    /// Puts these backends of a service behind a tunnel; see
+    /// [`scene::Server::behind`].
+    pub fn tunnel(&self, vip: scene::Vip, servers: &[scene::Server]) {
+        for server in servers {
+            let tunnel = server.tunnel.expect("a server behind a tunnel");
+            let forwarding = tunnel.forwarding();
+            self.service(vip, |service| service.forwarding = forwarding);
+            self.backend(*server, |backend| {
+                backend.forwarding = forwarding;
+                backend.address = map_address(server.endpoint.0);
+                backend.family = tunnel.family.number();
+                backend.hop = server.hop();
+                backend.tunnel_port = tunnel.port;
+                backend.tunnel_source = map_address(tunnel.source);
+                backend.tunnel_spread = tunnel.spread;
+            });
+        }
     }
 
     /// Takes the up flag from servers.

@@ -25,6 +25,7 @@ mod reply;
 mod row;
 pub mod scene;
 mod talk;
+mod tunnel;
 
 pub use counters::{Class, Counter, Moved, Snapshot, moves};
 pub use family::{FAMILIES, Family, map_address, v4};
@@ -34,6 +35,7 @@ pub use lab::{Lab, Port, Tick, early_in_a_tick, now, now_us, set_forwarding, set
 pub use reply::Reply;
 pub use row::{Group, Outcome, Row, Step, hex_difference};
 pub use talk::Talk;
+pub use tunnel::{Entropy, Tunnel};
 
 /// `XDP_ABORTED` and its fellows (include/uapi/linux/bpf.h).
 pub mod verdict {

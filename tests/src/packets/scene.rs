@@ -14,7 +14,7 @@
 //! at the service's own port, at endpoints that other services have too.
 
 use super::{
-    Endpoint, Family, Mac,
+    Endpoint, Family, Mac, Tunnel,
     family::{map_address, v4},
 };
 use lb_common::abi::{ServiceKey, forwarding};
@@ -107,6 +107,8 @@ pub struct Server {
     pub service: u32,
     /// Address and port.
     pub endpoint: Endpoint,
+    /// What packets to it are put into.
+    pub tunnel: Option<Tunnel>,
 }
 
 impl Server {
@@ -115,6 +117,7 @@ impl Server {
             index,
             service,
             endpoint: (v4(address), port),
+            tunnel: None,
         }
     }
 
@@ -126,7 +129,19 @@ impl Server {
                 index: self.index + SERVERS.len() as u16,
                 service: self.service + VIPS.len() as u32,
                 endpoint: (family.counterpart(self.endpoint.0), self.endpoint.1),
+                ..self
             },
+        }
+    }
+
+    /// This backend behind a tunnel: of its host the address in the tunnel's
+    /// family. [`Lab::tunnel`](super::Lab::tunnel) makes it so.
+    pub const fn behind(self, tunnel: Tunnel) -> Self {
+        let address = tunnel.family.address([10, 0, 0, self.host()]);
+        Self {
+            endpoint: (address, self.endpoint.1),
+            tunnel: Some(tunnel),
+            ..self
         }
     }
 

@@ -37,7 +37,7 @@ impl Talk {
             vip: vip.endpoint,
             server,
             is_udp: vip.protocol == scene::UDP,
-            is_direct: vip.forwarding == forwarding::DSR,
+            is_direct: forwarding::is_one_sided(vip.forwarding),
         }
     }
 

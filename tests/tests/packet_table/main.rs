@@ -23,6 +23,7 @@ mod picks;
 mod ping;
 mod random;
 mod reports;
+mod tunnels;
 
 use steerline_tests::{
     packets::{Group, Lab},
@@ -63,6 +64,7 @@ fn groups() -> Vec<Group> {
         ipv6::group(),
         answers::resets(),
         answers::errors(),
+        tunnels::group(),
     ]
 }
 
@@ -167,6 +169,11 @@ fn direct_return() {
 #[test]
 fn headers_of_ipv6() {
     run(&ipv6::group());
+}
+
+#[test]
+fn servers_behind_tunnels() {
+    run(&tunnels::group());
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod life;
 
 use std::collections::BTreeSet;
 use steerline_tests::packets::{
-    FAMILIES, Family, Group, Row, Talk, early_in_a_tick,
+    FAMILIES, Family, Group, Lab, Row, Talk, Tunnel, early_in_a_tick,
     scene::{
         A, B, C, CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DIRECT_DNS_B, DNS,
         DNS_A, DNS_B, Server, Vip, WEB, router_hop,
@@ -19,38 +19,54 @@ use steerline_tests::packets::{
 pub(crate) struct Column {
     mode: &'static str,
     protocol: &'static str,
+    vip: Vip,
     /// The flow of the cell.
     talk: Talk,
     /// The same client and service, should another server get it.
     other: Talk,
 }
 
-const MODES: [&str; 2] = ["nat", "dsr"];
+/// Numbers are the families of packets around those of clients.
+const MODES: [&str; 6] = ["nat", "dsr", "ipip-4", "ipip-6", "gue-4", "gue-6"];
 const PROTOCOLS: [&str; 2] = ["tcp", "udp"];
 
 fn columns() -> Vec<Column> {
-    let all: [(_, _, Vip, [Server; 2]); 4] = [
-        ("nat", "tcp", WEB, [A, B]),
-        ("nat", "udp", DNS, [DNS_A, DNS_B]),
-        ("dsr", "tcp", DIRECT, [DIRECT_A, DIRECT_B]),
-        ("dsr", "udp", DIRECT_DNS, [DIRECT_DNS_A, DIRECT_DNS_B]),
+    const TCP: (&str, Vip, [Server; 2]) = ("tcp", DIRECT, [DIRECT_A, DIRECT_B]);
+    const UDP: (&str, Vip, [Server; 2]) = ("udp", DIRECT_DNS, [DIRECT_DNS_A, DIRECT_DNS_B]);
+    let tunnel = |is_gue, family| Some(Tunnel::new(is_gue, family));
+    let all = [
+        (
+            "nat",
+            None,
+            [("tcp", WEB, [A, B]), ("udp", DNS, [DNS_A, DNS_B])],
+        ),
+        ("dsr", None, [TCP, UDP]),
+        ("ipip-4", tunnel(false, Family::V4), [TCP, UDP]),
+        ("ipip-6", tunnel(false, Family::V6), [TCP, UDP]),
+        ("gue-4", tunnel(true, Family::V4), [TCP, UDP]),
+        ("gue-6", tunnel(true, Family::V6), [TCP, UDP]),
     ];
-    let in_family = |family: Family| {
-        all.map(|(mode, protocol, vip, [first, second])| {
-            let vip = vip.in_family(family);
-            let talk = Talk::new(CLIENT.1, vip, first.in_family(family));
-            Column {
-                mode,
-                protocol,
-                talk,
-                other: talk.at(second.in_family(family)),
+    let mut columns = Vec::new();
+    for family in FAMILIES {
+        for (mode, tunnel, protocols) in all {
+            for (protocol, vip, servers) in protocols {
+                let vip = vip.in_family(*family);
+                let [first, second] = servers.map(|server| {
+                    let server = server.in_family(*family);
+                    tunnel.map_or(server, |tunnel| server.behind(tunnel))
+                });
+                let talk = Talk::new(CLIENT.1, vip, first);
+                columns.push(Column {
+                    mode,
+                    protocol,
+                    vip,
+                    talk,
+                    other: talk.at(second),
+                });
             }
-        })
-    };
-    FAMILIES
-        .iter()
-        .flat_map(|family| in_family(*family))
-        .collect()
+        }
+    }
+    columns
 }
 
 impl Column {
@@ -89,6 +105,22 @@ impl Column {
         self.family().header() + if self.is_udp() { 8 } else { 20 }
     }
 
+    /// Bytes that the way to the server adds to a packet.
+    fn overhead(&self) -> usize {
+        let tunnel = self.talk.server.tunnel;
+        tunnel.map_or(0, |tunnel| tunnel.overhead())
+    }
+
+    /// Makes the services of the scene those of the column, and sees to it that a
+    /// tick has just begun: a second datagram of the same tick tells nothing, one
+    /// of the next does.
+    fn prepare(&self, lab: &Lab) {
+        if self.talk.server.tunnel.is_some() {
+            lab.tunnel(self.vip, &[self.talk.server, self.other.server]);
+        }
+        early_in_a_tick();
+    }
+
     /// Index of the next hop of the router in front of the client.
     const fn router_hop(&self) -> u32 {
         router_hop(self.family())
@@ -117,8 +149,8 @@ fn lines() -> Vec<Case> {
 
 fn cell(case: Case, column: Column) -> Cell {
     let (name, fill) = case;
-    // A second datagram of the same tick tells nothing, one of the next does.
-    let row = Row::new(format!("{name} ({})", column.name())).change(|_| early_in_a_tick());
+    let row = Row::new(format!("{name} ({})", column.name()));
+    let row = row.change(move |lab| column.prepare(lab));
     fill(column, row)
 }
 
@@ -136,13 +168,13 @@ pub(crate) fn group() -> Group {
 pub(crate) fn text() -> String {
     let columns = columns();
     let line = |first: &str, cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!(" {cell:<12}")).collect();
+        let cells: String = cells.iter().map(|cell| format!(" {cell:<6}")).collect();
         format!("{}\n", format!("{first:<44}{cells}").trim_end())
     };
-    let mut text = line(
-        "frames in each cell of the matrix",
-        columns.iter().map(Column::name).collect(),
-    );
+    let head = |part: fn(&Column) -> &str| columns.iter().map(|c| part(c).to_owned()).collect();
+    let mut text = line("frames in each cell of the matrix", head(|c| c.mode));
+    text += &line("", head(|c| c.protocol));
+    text += &line("", head(|c| c.family().name()));
     for case in lines() {
         let mut reasons = BTreeSet::new();
         let mut cells = Vec::new();

@@ -1,7 +1,7 @@
 //! A frame as it is on the wire. The checksums are those of etherparse: the
 //! code under test has its own.
 
-use super::{Carried, Extension, Frame, flag};
+use super::{Carried, Extension, Family, Frame, flag};
 use etherparse::{
     Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpDscp, IpEcn, IpFragOffset, IpNumber,
     Ipv4Header, TcpHeader, UdpHeader,
@@ -257,17 +257,21 @@ impl Frame {
 
     /// The frame as it is on the wire.
     pub fn bytes(&self) -> Vec<u8> {
+        let link = self.link(self.family());
+        [link, self.packet(), self.padding.clone()].concat()
+    }
+
+    /// The Ethernet header and the tags of a frame with a packet of `family`.
+    pub(in crate::packets) fn link(&self, family: Family) -> Vec<u8> {
         let mut bytes = [self.macs.0, self.macs.1].concat();
         for tag in &self.tags {
             bytes.extend(tag.protocol.to_be_bytes());
             bytes.extend(tag.control.to_be_bytes());
         }
-        bytes.extend(match self.addresses() {
-            Addresses::V4(..) => [0x08, 0x00],
-            Addresses::V6(..) => [0x86, 0xdd],
+        bytes.extend(match family {
+            Family::V4 => [0x08, 0x00],
+            Family::V6 => [0x86, 0xdd],
         });
-        bytes.extend(self.packet());
-        bytes.extend_from_slice(&self.padding);
         bytes
     }
 }

@@ -217,7 +217,11 @@ fn write_service(lab: &mut Lab, name: &str, vip: Vip) {
 fn write_server(lab: &mut Lab, name: &str, server: Server) {
     let (address, port) = (map_address(server.endpoint.0), server.endpoint.1);
     lab.assign_backend(name, server.service, &address, port, server.index.into());
+    let is_its = |(_, vip): &(String, Vip)| vip.index == server.service;
+    let (_, vip) = vips().find(is_its).expect("a backend of a service");
     let backend = Backend {
+        forwarding: vip.forwarding,
+        family: Family::of(server.endpoint.0).number(),
         flags: backend_flags::PRESENT | backend_flags::UP,
         weight: 1,
         relative: lb_common::abi::RELATIVE_ONE,

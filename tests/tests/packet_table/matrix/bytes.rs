@@ -116,6 +116,8 @@ pub(super) const CASES: &[Case] = &[
     ("exactly the MTU, and one more", |c, row| {
         let headers = c.headers();
         let vip = c.talk.vip.0;
+        let there = headers + c.overhead();
+        let fits = u16::try_from(1_500 - c.overhead()).expect("an MTU");
         let too_big = |step: Step| {
             if c.is_direct() {
                 step
@@ -126,11 +128,11 @@ pub(super) const CASES: &[Case] = &[
         Ok(row
             .from("cilium#32601")
             .sends(c.talk.begun())
-            .send(c.talk.request(1_500 - headers))
+            .send(c.talk.request(1_500 - there))
             .send(
                 c.talk
-                    .request(1_501 - headers)
-                    .replied(Reply::TooBig(vip, 1_500)),
+                    .request(1_501 - there)
+                    .replied(Reply::TooBig(vip, fits)),
             )
             .change(move |lab| lab.hop(c.router_hop(), |hop| hop.mtu = 1_400))
             // The first note of the client's next hop: two frames, see `hops`.
@@ -180,8 +182,11 @@ pub(super) const CASES: &[Case] = &[
         let tagged = |step: Step, tags: &[Tag]| step.with(|f| f.tags = tags.to_vec());
         Ok(tags.iter().fold(row, |row, tags| {
             let steps = [c.talk.request(13), c.talk.response(13)];
-            let change = |lab: &mut Lab| lab.reset();
-            row.change(change)
+            let again = move |lab: &mut Lab| {
+                lab.reset();
+                c.prepare(lab);
+            };
+            row.change(again)
                 .sends(c.talk.begun().into_iter().map(|step| tagged(step, tags)))
                 .sends(steps.map(|step| tagged(step, tags)))
         }))
@@ -288,7 +293,12 @@ fn refused(row: Row, c: Column, at: usize, bytes: &[u8]) -> Row {
 fn zero_sums(c: Column, row: Row) -> Cell {
     let zero = if c.is_udp() { 0xffff } else { 0 };
     let is_zero = move |frame: &Frame| frame.checksums().1 == zero;
-    let (vip, server) = (c.talk.vip, c.talk.server.endpoint);
+    let vip = c.talk.vip;
+    let server = if c.is_direct() {
+        vip
+    } else {
+        c.talk.server.endpoint
+    };
     let seek = |step: Step, wanted: &dyn Fn(&Frame) -> bool| {
         step.payload(21)
             .with(|f| *f = f.clone().seek_payload(wanted))
