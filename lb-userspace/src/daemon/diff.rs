@@ -288,13 +288,23 @@ address = "10.0.0.9"
 
     #[test]
     fn what_needs_a_restart() {
-        let rows: [(&str, &str, &[&str]); 8] = [
+        let rows: [(&str, &str, &[&str]); 10] = [
             ("weight = 3", "weight = 4", &[]),
             ("[\"eth0\"]", "[\"eth1\"]", &["data_plane.interfaces"]),
             (
                 "[\"eth0\"]",
                 "[\"eth0\"]\nmode = \"generic\"",
                 &["data_plane.mode"],
+            ),
+            (
+                "[\"eth0\"]",
+                "[\"eth0\"]\ntunnel_source = [\"10.0.0.9\"]",
+                &["data_plane.tunnel_source"],
+            ),
+            (
+                "[\"eth0\"]",
+                "[\"eth0\"]\nsource_pool = [\"10.0.0.9\"]",
+                &["data_plane.source_pool"],
             ),
             (
                 "[\"eth0\"]",

@@ -77,8 +77,8 @@ impl Network {
         for index in 1..maps.backends.len() {
             let backend = maps.backends.read(index);
             if backend.flags & abi::backend_flags::PRESENT != 0 {
-                let family = maps.service_table.read(backend.service.into()).family;
-                hops.want_backend(index, prepare::ip_address(&backend.address, family), now);
+                let address = prepare::ip_address(&backend.address, backend.family);
+                hops.want_backend(index, address, now);
             }
         }
         hops.routes_changed(now);
@@ -122,9 +122,8 @@ impl Network {
         let now = Instant::now();
         for index in backends {
             let backend = maps.backends.read(*index);
-            let family = maps.service_table.read(backend.service.into()).family;
-            self.hops
-                .want_backend(*index, prepare::ip_address(&backend.address, family), now);
+            let address = prepare::ip_address(&backend.address, backend.family);
+            self.hops.want_backend(*index, address, now);
         }
         let deadline = tokio::time::Instant::now() + patience;
         self.carry_out(maps).await?;

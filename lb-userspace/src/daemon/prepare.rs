@@ -430,8 +430,7 @@ pub(crate) fn write_filter(maps: &Maps) {
     for index in 1..maps.backends.len() {
         let backend = maps.backends.read(index);
         if backend.flags & backend_flags::PRESENT != 0 {
-            let family = maps.service_table.read(backend.service.into()).family;
-            mark(&backend.address, family);
+            mark(&backend.address, backend.family);
         }
     }
     let pools = maps.settings.read(0).pools;

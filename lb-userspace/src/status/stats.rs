@@ -98,7 +98,7 @@ pub fn read(maps: &Maps) -> Result<Stats> {
             let total = report.short.total_us + report.long.total_us;
             backends.push(BackendStats {
                 name: decode_name(&name),
-                address: crate::daemon::ip_address(&backend.address, entry.family),
+                address: crate::daemon::ip_address(&backend.address, backend.family),
                 port: backend.port,
                 removed: name.state == name_state::RETIRED,
                 weight: backend.weight,

@@ -27,6 +27,7 @@
 mod balancer;
 mod capture;
 mod client;
+mod decapsulator;
 mod load;
 mod namespace;
 mod process;
@@ -42,6 +43,7 @@ use std::io::Write as _;
 pub use balancer::{Balancer, BalancerConfig};
 pub use capture::{Capture, Pcap};
 pub use client::{Client, Failure, Response, payload, payload_digest};
+pub use decapsulator::Decapsulator;
 pub use load::{Load, Outcome, Report, RunningLoad, Until};
 pub use namespace::{Namespace, Offload};
 pub use process::{Process, run, wait_until};

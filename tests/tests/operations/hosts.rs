@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, sockopt};
 use socket2::{Domain, SockRef, Socket, Type};
-use steerline_tests::world::Namespace;
+use steerline_tests::world::{Namespace, payload};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -49,6 +49,9 @@ pub(crate) enum Manner {
     Obedient,
     /// Keeps it, and says nothing ever.
     Silent,
+    /// Reads it to its end. If that was the payload of its length, it answers by
+    /// the length in eight bytes, else not at all.
+    Receiving,
 }
 
 /// A running server. Dropping it closes the port and what it kept.
@@ -75,6 +78,7 @@ impl Host {
                 match manner {
                     // A client that breaks off is the scenario's matter.
                     Manner::Obedient => drop(thread::spawn(move || obey(stream))),
+                    Manner::Receiving => drop(thread::spawn(move || receive(stream))),
                     Manner::Silent => keep
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
@@ -160,6 +164,15 @@ fn obey(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
+fn receive(mut stream: TcpStream) -> io::Result<()> {
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received)?;
+    if received == payload(received.len()) {
+        stream.write_all(&(received.len() as u64).to_be_bytes())?;
+    }
+    Ok(())
+}
+
 /// Until the client's FIN or reset.
 fn await_end(stream: &mut TcpStream) -> io::Result<()> {
     while stream.read(&mut [0])? > 0 {}
@@ -177,6 +190,19 @@ pub(crate) fn open(source: IpAddr, target: SocketAddr) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(LIMIT))?;
     Ok(stream)
+}
+
+/// Sends that many bytes to a host that is [`Manner::Receiving`].
+pub(crate) fn send(source: IpAddr, target: SocketAddr, length: usize) -> Result<()> {
+    let mut stream = open(source, target)?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    stream.write_all(&payload(length)).context("not sent")?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).context("no answer")?;
+    let received = u64::from_be_bytes(answer);
+    ensure!(received == length as u64, "{received} of {length} bytes");
+    Ok(())
 }
 
 /// Opens a connection and ends it that way.

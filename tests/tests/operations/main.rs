@@ -1,6 +1,6 @@
 //! What an operator does on the first days, in namespaces with the real daemon:
-//! direct return, datagrams, pings of a virtual address, drains, reloads, and
-//! the verbs that look.
+//! direct return, tunnels, datagrams, pings of a virtual address, drains,
+//! reloads, and the verbs that look.
 //!
 //! Each scenario makes the world it needs and removes it, and asserts counts,
 //! bytes and names, never how long anything took. Nothing is tried twice. Where
@@ -25,5 +25,7 @@ mod ping;
 mod resolver;
 mod site;
 mod steering;
+mod tunnel_ends;
+mod tunnels;
 mod turn;
 mod verbs;

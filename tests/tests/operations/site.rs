@@ -2,12 +2,13 @@
 //! them.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use steerline::Family;
 use steerline::dataplane::{Maps, Pins};
-use steerline_tests::world::{Balancer, BalancerConfig, Namespace, World, topology};
+use steerline_tests::world::{Balancer, BalancerConfig, Namespace, World, topology, wait_until};
 
 pub(crate) use steerline_tests::world::{PATIENCE, Status, named, number, web};
 
@@ -32,6 +33,8 @@ pub(crate) struct Service {
     address: IpAddr,
     port: u16,
     lines: String,
+    /// The family of servers' addresses, if it is not the service's.
+    servers: Option<Family>,
     backends: Vec<(u8, u16, u32)>,
 }
 
@@ -43,6 +46,7 @@ impl Service {
             address: topology::VIP.into(),
             port,
             lines: "forwarding = \"nat\"\n".to_owned(),
+            servers: None,
             backends: Vec::new(),
         }
     }
@@ -56,7 +60,17 @@ impl Service {
         }
     }
 
-    /// The same in a family, its servers too.
+    /// By `ipip` or `gue` at [`DIRECT`], to servers' addresses of a family.
+    pub(crate) fn tunnel(name: &'static str, port: u16, forwarding: &str, outer: Family) -> Self {
+        Self {
+            address: DIRECT.into(),
+            lines: format!("forwarding = {forwarding:?}\n"),
+            servers: Some(outer),
+            ..Self::nat(name, port)
+        }
+    }
+
+    /// The same in a family, its servers too unless they are behind a tunnel.
     pub(crate) fn in_family(self, family: Family) -> Self {
         let is_direct = [Family::V4, Family::V6].map(direct).contains(&self.address);
         let address = if is_direct {
@@ -121,14 +135,16 @@ impl Service {
             address,
             port,
             lines,
+            servers,
             backends,
         } = self;
+        let servers = servers.unwrap_or(Family::of(*address));
         let mut text = format!(
             "\n[[service]]\nname = {name:?}\naddress = \"{address}\"\nport = {port}\n\
              announce = \"none\"\n{lines}"
         );
         for (number, port, weight) in backends {
-            let address = World::server_ip(*number, Family::of(self.address));
+            let address = World::server_ip(*number, servers);
             let _ = write!(
                 text,
                 "[[service.backend]]\nname = \"{}\"\naddress = \"{address}\"\nport = {port}\n\
@@ -177,6 +193,26 @@ pub(crate) fn other_end(namespace: &Namespace, device: &str) -> Result<Balancer>
             .to_owned(),
     };
     Balancer::start(namespace, &config)
+}
+
+/// Waits until no connection of `host` may send anything more, ended ones in
+/// TIME_WAIT left out: under load a last segment is repeated now and then.
+pub(crate) fn await_no_connections(host: &Namespace) -> Result<()> {
+    // As the kernel numbers them (include/net/tcp_states.h).
+    const OVER: [&str; 2] = ["06", "0A"];
+    wait_until("no connection is open", PATIENCE, || {
+        let text = host.enter(|| {
+            // `/proc/net` would be that of the process, not of this thread.
+            let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+            Ok::<_, anyhow::Error>(read("tcp")? + &read("tcp6")?)
+        })??;
+        // The state is the fourth word of a line; headers have a name there.
+        let states = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3));
+        let mut open = states.filter(|state| *state != "st" && !OVER.contains(state));
+        Ok(open.next().is_none().then_some(()))
+    })
 }
 
 /// The pinned maps of a balancer.
