@@ -12,11 +12,11 @@ use aya::{
 };
 use lb_common::{
     abi::{
-        Address, Backend, Cold, ColdBucket, Hop, HopKey, Live, Service, ServiceKey, Settings,
-        TICK_SHIFT, WAYS, Way, endpoint4, halves6, tick_of,
+        Address, Backend, Cold, ColdBucket, Hop, HopKey, Live, POOL_PROTOCOL, Service, ServiceKey,
+        Settings, TICK_SHIFT, WAYS, Way, endpoint4, halves6, tick_of,
     },
     flow::{client_word, meta},
-    hash::endpoint6,
+    hash::{endpoint6, filter_bit},
 };
 use nix::{
     net::if_::if_nametoindex,
@@ -131,7 +131,7 @@ impl Lab {
             spill4: spill,
             buckets6: buckets,
             spill6: spill,
-            pools: 0,
+            pools: scene::POOLS,
         };
         pins.check_file_system()?;
         let loaded = Loaded::new(&pins, PinState::Absent, sizes)?;
@@ -398,6 +398,23 @@ impl Lab {
         let mut backend = self.maps.backends.read(server.index.into());
         change(&mut backend);
         self.maps.backends.write(server.index.into(), backend);
+    }
+
+    /// Lets servers' packets to an address find the flows that have its ports.
+    pub fn name_pool(&mut self, address: IpAddr, index: u32) {
+        let bit = filter_bit(&map_address(address), Family::of(address).number());
+        let word = self.maps.filter.read(bit >> 6);
+        self.maps.filter.write(bit >> 6, word | 1 << (bit & 63));
+        let key = ServiceKey {
+            address: map_address(address),
+            port: 0,
+            protocol: POOL_PROTOCOL,
+            family: Family::of(address).number(),
+        };
+        self.maps
+            .services
+            .insert(key, index, 0)
+            .expect("naming an address of the pool");
     }
 
     /// Puts these backends of a service behind a tunnel; see

@@ -37,6 +37,8 @@ pub enum Rewritten {
     Source(Endpoint),
     /// Its destination.
     Destination(Endpoint),
+    /// Its source and its destination.
+    Both(Endpoint, Endpoint),
     /// Neither, and not its time to live: its server answers directly.
     Nothing,
     /// The same, and it is put into a packet to this address.
@@ -122,6 +124,14 @@ impl Step {
             service,
         };
         Self::new(Input::Frame(Box::new(frame)), Port::Back, outcome)
+    }
+
+    /// Both ends are rewritten instead of one.
+    pub fn both(mut self, source: Endpoint, destination: Endpoint) -> Self {
+        if let Outcome::Sent { rewritten, .. } = &mut self.outcome {
+            *rewritten = Rewritten::Both(source, destination);
+        }
+        self
     }
 
     /// A frame of the network that is passed untouched.
@@ -274,6 +284,9 @@ impl Step {
                     match rewritten {
                         Rewritten::Source(endpoint) => frame.source = *endpoint,
                         Rewritten::Destination(endpoint) => frame.destination = *endpoint,
+                        Rewritten::Both(source, destination) => {
+                            (frame.source, frame.destination) = (*source, *destination);
+                        }
                         Rewritten::Nothing | Rewritten::Wrapped(..) => return,
                     }
                     frame.ttl -= 1;

@@ -17,12 +17,12 @@ use super::{
     Endpoint, Family, Mac, Tunnel,
     family::{map_address, v4},
 };
-use lb_common::abi::{ServiceKey, forwarding};
+use lb_common::abi::{FIRST_POOL_PORT, ServiceKey, forwarding};
 use std::net::IpAddr;
 
 mod write;
 
-pub(super) use write::{commands, settings, write};
+pub(super) use write::{POOLS, commands, settings, write};
 
 /// A service: its index and where it listens.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,13 @@ impl Vip {
     const fn direct(self) -> Self {
         Self {
             forwarding: forwarding::DSR,
+            ..self
+        }
+    }
+
+    const fn full(self) -> Self {
+        Self {
+            forwarding: forwarding::FULL_NAT,
             ..self
         }
     }
@@ -187,6 +194,10 @@ pub const DNS: Vip = Vip::nat(5, ([10, 200, 1, 5], 53)).udp();
 pub const DIRECT: Vip = Vip::nat(6, ([10, 200, 1, 6], 8_080)).direct();
 /// `direct-dns`: the same of UDP.
 pub const DIRECT_DNS: Vip = Vip::nat(7, ([10, 200, 1, 7], 53)).udp().direct();
+/// `full`: its servers see [`POOL`] in place of clients.
+pub const FULL: Vip = Vip::nat(8, ([10, 200, 1, 8], 80)).full();
+/// `full-dns`: the same of UDP.
+pub const FULL_DNS: Vip = Vip::nat(9, ([10, 200, 1, 9], 53)).udp().full();
 
 /// First backend of [`WEB`].
 pub const A: Server = Server::at(1, 0, ([10, 0, 0, 1], 8_080));
@@ -214,8 +225,16 @@ pub const DIRECT_B: Server = Server::at(11, 6, ([10, 0, 0, 2], 8_080));
 pub const DIRECT_DNS_A: Server = Server::at(12, 7, ([10, 0, 0, 1], 53));
 /// Second backend of [`DIRECT_DNS`].
 pub const DIRECT_DNS_B: Server = Server::at(13, 7, ([10, 0, 0, 2], 53));
+/// First backend of [`FULL`]: the endpoint of [`A`] once more.
+pub const FULL_A: Server = Server::at(14, 8, ([10, 0, 0, 1], 8_080));
+/// Second backend of [`FULL`].
+pub const FULL_B: Server = Server::at(15, 8, ([10, 0, 0, 2], 8_080));
+/// First backend of [`FULL_DNS`]: the endpoint of [`DNS_A`] once more.
+pub const FULL_DNS_A: Server = Server::at(16, 9, ([10, 0, 0, 1], 53));
+/// Second backend of [`FULL_DNS`].
+pub const FULL_DNS_B: Server = Server::at(17, 9, ([10, 0, 0, 2], 53));
 
-const VIPS: [(&str, Vip); 8] = [
+const VIPS: [(&str, Vip); 10] = [
     ("web", WEB),
     ("any", ANY),
     ("exact", EXACT),
@@ -224,8 +243,10 @@ const VIPS: [(&str, Vip); 8] = [
     ("dns", DNS),
     ("direct", DIRECT),
     ("direct-dns", DIRECT_DNS),
+    ("full", FULL),
+    ("full-dns", FULL_DNS),
 ];
-const SERVERS: [(&str, Server); 13] = [
+const SERVERS: [(&str, Server); 17] = [
     ("web-a", A),
     ("web-b", B),
     ("web-c", C),
@@ -239,6 +260,10 @@ const SERVERS: [(&str, Server); 13] = [
     ("direct-b", DIRECT_B),
     ("direct-dns-a", DIRECT_DNS_A),
     ("direct-dns-b", DIRECT_DNS_B),
+    ("full-a", FULL_A),
+    ("full-b", FULL_B),
+    ("full-dns-a", FULL_DNS_A),
+    ("full-dns-b", FULL_DNS_B),
 ];
 
 /// Services whose counters a snapshot reads: those above in both families, and
@@ -259,6 +284,9 @@ pub const ROUTER_HOP: u32 = 100;
 pub const FRONT: (IpAddr, Mac) = (v4([172, 16, 0, 1]), [2, 0, 0, 0, 0, 1]);
 /// The same towards servers.
 pub const BACK: (IpAddr, Mac) = (v4([10, 0, 0, 254]), [2, 0, 0, 0, 0, 2]);
+/// What stands for clients in `full-nat`: the only address, in each family. Its
+/// first ports are the first to be given.
+pub const POOL: Endpoint = (v4([10, 0, 0, 100]), FIRST_POOL_PORT);
 /// A client whose router has no MAC address.
 pub const UNRESOLVED_CLIENT: Endpoint = (v4([192, 168, 2, 1]), 31_337);
 /// That router.

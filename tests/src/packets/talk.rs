@@ -4,7 +4,7 @@ use super::{
     Endpoint, Family, Frame, Port, Step,
     counters::moves,
     flag::{ACK, PSH, SYN},
-    scene::{self, BACK, FRONT, ROUTER_MAC, Server, Vip},
+    scene::{self, BACK, FRONT, POOL, ROUTER_MAC, Server, Vip},
 };
 use lb_common::{abi::forwarding, reason::Reason, tcp::State};
 
@@ -21,6 +21,8 @@ pub struct Talk {
     pub is_udp: bool,
     /// The server answers the client directly.
     pub is_direct: bool,
+    /// What the server sees in place of the client.
+    pub stands: Option<Endpoint>,
 }
 
 /// Sequence numbers of the two SYNs.
@@ -38,6 +40,21 @@ impl Talk {
             server,
             is_udp: vip.protocol == scene::UDP,
             is_direct: forwarding::is_one_sided(vip.forwarding),
+            stands: match vip.forwarding {
+                forwarding::FULL_NAT => Some((family.counterpart(POOL.0), POOL.1)),
+                _ => None,
+            },
+        }
+    }
+
+    /// The same, opened after so many other flows since the row began.
+    pub const fn after(self, flows: u16) -> Self {
+        match self.stands {
+            Some((address, _)) => Self {
+                stands: Some((address, POOL.1 + flows)),
+                ..self
+            },
+            None => self,
         }
     }
 
@@ -52,6 +69,10 @@ impl Talk {
             client: (family.counterpart(self.client.0), self.client.1),
             vip: (family.counterpart(self.vip.0), self.vip.1),
             server: self.server.in_family(family),
+            stands: match self.stands {
+                Some((address, port)) => Some((family.counterpart(address), port)),
+                None => None,
+            },
             ..self
         }
     }
@@ -105,10 +126,11 @@ impl Talk {
     /// A frame of the server as it comes in.
     pub fn server_frame(&self, flags: u8) -> Frame {
         let macs = (BACK.1, self.server.mac());
+        let (source, client) = (self.server_source(), self.stands.unwrap_or(self.client));
         if self.is_udp {
-            return Frame::udp(macs, self.server_source(), self.client);
+            return Frame::udp(macs, source, client);
         }
-        Frame::tcp(macs, self.server_source(), self.client, flags).with(|frame| {
+        Frame::tcp(macs, source, client, flags).with(|frame| {
             frame.sequence = if flags & SYN != 0 {
                 SERVER_ISN
             } else {
@@ -123,9 +145,30 @@ impl Talk {
         let frame = self.client_frame(flags);
         if self.is_direct {
             Step::direct(frame, self.server)
+        } else if let Some(source) = self.stands {
+            Step::to_server(frame, self.server).both(source, self.server.endpoint)
         } else {
             Step::to_server(frame, self.server)
         }
+    }
+
+    /// A client's frame as its server gets it, but for MAC addresses and time to
+    /// live.
+    pub fn at_server(&self, frame: &Frame) -> Frame {
+        let mut frame = frame.clone();
+        if !self.is_direct {
+            frame.destination = self.server.endpoint;
+        }
+        frame.source = self.stands.unwrap_or(frame.source);
+        frame
+    }
+
+    /// The same of a server's frame and the client.
+    pub fn at_client(&self, frame: &Frame) -> Frame {
+        let (source, destination) = (self.vip, self.client);
+        frame
+            .clone()
+            .with(|frame| (frame.source, frame.destination) = (source, destination))
     }
 
     /// The server's frame is forwarded to the client, as from the service. One
@@ -134,6 +177,8 @@ impl Talk {
         let step = Step::to_client(self.server_frame(flags), self.vip, self.server.service);
         if self.is_direct {
             step.passed(Reason::PassedNoService)
+        } else if self.stands.is_some() {
+            step.both(self.vip, self.client)
         } else {
             step
         }

@@ -18,6 +18,7 @@ mod dns;
 mod drain_reset;
 mod endings;
 mod errors;
+mod full_nat;
 mod generic;
 mod hosts;
 mod one_arm;

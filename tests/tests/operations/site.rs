@@ -51,6 +51,14 @@ impl Service {
         }
     }
 
+    /// By `full-nat` at the usual virtual address.
+    pub(crate) fn full_nat(name: &'static str, port: u16) -> Self {
+        Self {
+            lines: "forwarding = \"full-nat\"\n".to_owned(),
+            ..Self::nat(name, port)
+        }
+    }
+
     /// By `dsr` at [`DIRECT`].
     pub(crate) fn dsr(name: &'static str, port: u16) -> Self {
         Self {

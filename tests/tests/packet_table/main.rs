@@ -14,6 +14,7 @@ mod direct;
 mod ends;
 mod frames;
 mod full;
+mod full_nat;
 mod handshake;
 mod hops;
 mod ipv6;
@@ -65,6 +66,7 @@ fn groups() -> Vec<Group> {
         answers::resets(),
         answers::errors(),
         tunnels::group(),
+        full_nat::group(),
     ]
 }
 
@@ -174,6 +176,11 @@ fn headers_of_ipv6() {
 #[test]
 fn servers_behind_tunnels() {
     run(&tunnels::group());
+}
+
+#[test]
+fn addresses_that_stand_for_clients() {
+    run(&full_nat::group());
 }
 
 #[test]

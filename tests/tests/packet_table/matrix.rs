@@ -10,7 +10,8 @@ use steerline_tests::packets::{
     FAMILIES, Family, Group, Lab, Row, Talk, Tunnel, early_in_a_tick,
     scene::{
         A, B, C, CLIENT, DIRECT, DIRECT_A, DIRECT_B, DIRECT_DNS, DIRECT_DNS_A, DIRECT_DNS_B, DNS,
-        DNS_A, DNS_B, Server, Vip, WEB, router_hop,
+        DNS_A, DNS_B, FULL, FULL_A, FULL_B, FULL_DNS, FULL_DNS_A, FULL_DNS_B, Server, Vip, WEB,
+        router_hop,
     },
 };
 
@@ -27,7 +28,9 @@ pub(crate) struct Column {
 }
 
 /// Numbers are the families of packets around those of clients.
-const MODES: [&str; 6] = ["nat", "dsr", "ipip-4", "ipip-6", "gue-4", "gue-6"];
+const MODES: [&str; 7] = [
+    "nat", "full-nat", "dsr", "ipip-4", "ipip-6", "gue-4", "gue-6",
+];
 const PROTOCOLS: [&str; 2] = ["tcp", "udp"];
 
 fn columns() -> Vec<Column> {
@@ -39,6 +42,14 @@ fn columns() -> Vec<Column> {
             "nat",
             None,
             [("tcp", WEB, [A, B]), ("udp", DNS, [DNS_A, DNS_B])],
+        ),
+        (
+            "full-nat",
+            None,
+            [
+                ("tcp", FULL, [FULL_A, FULL_B]),
+                ("udp", FULL_DNS, [FULL_DNS_A, FULL_DNS_B]),
+            ],
         ),
         ("dsr", None, [TCP, UDP]),
         ("ipip-4", tunnel(false, Family::V4), [TCP, UDP]),
@@ -61,7 +72,7 @@ fn columns() -> Vec<Column> {
                     protocol,
                     vip,
                     talk,
-                    other: talk.at(second),
+                    other: talk.at(second).after(1),
                 });
             }
         }
@@ -168,7 +179,7 @@ pub(crate) fn group() -> Group {
 pub(crate) fn text() -> String {
     let columns = columns();
     let line = |first: &str, cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!(" {cell:<6}")).collect();
+        let cells: String = cells.iter().map(|cell| format!(" {cell:<8}")).collect();
         format!("{}\n", format!("{first:<44}{cells}").trim_end())
     };
     let head = |part: fn(&Column) -> &str| columns.iter().map(|c| part(c).to_owned()).collect();

@@ -2,8 +2,8 @@
 //! and what the controller would write.
 
 use super::{
-    BACK, FRONT, NARROW_MTU, NEAR_CLIENT, NEAR_CLIENT_MAC, ROUTER, ROUTER_MAC, SERVERS, Server,
-    UNRESOLVED_ROUTER, VIPS, Vip, router_hop,
+    BACK, FRONT, NARROW_MTU, NEAR_CLIENT, NEAR_CLIENT_MAC, POOL, ROUTER, ROUTER_MAC, SERVERS,
+    Server, UNRESOLVED_ROUTER, VIPS, Vip, router_hop,
 };
 use crate::packets::{
     Family, Mac,
@@ -12,8 +12,9 @@ use crate::packets::{
 };
 use lb_common::{
     abi::{
-        Backend, Hop, HopKey, LAYOUT_VERSION, Live, STATES, Service, ServiceKey, Settings,
-        algorithm, backend_flags, hop_flags, measure, ticks_from_ms,
+        Backend, Hop, HopKey, LAYOUT_VERSION, Live, POOL_CELLS, PoolAddress, STATES, Service,
+        ServiceKey, Settings, algorithm, backend_flags, hop_flags, measure, pool_cell,
+        ticks_from_ms,
     },
     hash::filter_bit,
     tcp::State,
@@ -104,6 +105,8 @@ pub(in crate::packets) fn settings(before: &Settings, buckets: u32, heartbeat: u
         flow_capacity4: buckets * 2,
         flow_capacity6: buckets * 2,
         trials: 0,
+        // One of each family.
+        pools: 1 << 16 | 1,
         timeouts: timeouts(),
         ..*before
     }
@@ -145,6 +148,9 @@ pub(in crate::packets) fn write(lab: &mut Lab) {
     for (place, word) in (0..).zip(bits) {
         lab.maps.filter.write(place, word);
     }
+    for (index, family) in (1..).zip(Family::ALL) {
+        write_pool(lab, index, family.counterpart(POOL.0));
+    }
     for (name, vip) in vips() {
         write_service(lab, &name, vip);
     }
@@ -181,6 +187,24 @@ pub(in crate::packets) fn write(lab: &mut Lab) {
         if !members.is_empty() {
             lab.publish(vip, &members);
         }
+    }
+}
+
+/// How many addresses stand for clients.
+pub(in crate::packets) const POOLS: u32 = Family::ALL.len() as u32;
+
+/// An address whose ports are all free.
+fn write_pool(lab: &mut Lab, index: u32, address: IpAddr) {
+    let entry = PoolAddress {
+        address: map_address(address),
+        turn: 0,
+        padding: [0; 5],
+    };
+    lab.maps.pools.write(index, entry);
+    lab.name_pool(address, index);
+    let first = pool_cell(index, false, 0);
+    for cell in first..first + POOL_CELLS {
+        lab.maps.pool_ports.write(cell, 0);
     }
 }
 

@@ -293,18 +293,12 @@ fn refused(row: Row, c: Column, at: usize, bytes: &[u8]) -> Row {
 fn zero_sums(c: Column, row: Row) -> Cell {
     let zero = if c.is_udp() { 0xffff } else { 0 };
     let is_zero = move |frame: &Frame| frame.checksums().1 == zero;
-    let vip = c.talk.vip;
-    let server = if c.is_direct() {
-        vip
-    } else {
-        c.talk.server.endpoint
-    };
     let seek = |step: Step, wanted: &dyn Fn(&Frame) -> bool| {
         step.payload(21)
             .with(|f| *f = f.clone().seek_payload(wanted))
     };
-    let at_server = move |frame: &Frame| is_zero(&frame.clone().with(|f| f.destination = server));
-    let at_client = move |frame: &Frame| is_zero(&frame.clone().with(|f| f.source = vip));
+    let at_server = move |frame: &Frame| is_zero(&c.talk.at_server(frame));
+    let at_client = move |frame: &Frame| is_zero(&c.talk.at_client(frame));
     Ok(row
         .from("RFC 1624 section 4, RFC 768")
         .sends(c.talk.begun())
