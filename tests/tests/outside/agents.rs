@@ -1,10 +1,9 @@
 //! HAProxy's agent on each server.
 
-use anyhow::Result;
-use steerline_tests::world::skip_unless_root;
-
 use crate::peers::Peer;
 use crate::stage::{Stage, config};
+use crate::turn;
+use anyhow::Result;
 
 const PORT: u16 = 9_707;
 const SECTION: &str = "[service.agent]\nport = 9707\ninterval = \"100ms\"\ntimeout = \"1s\"\n";
@@ -20,9 +19,9 @@ fn stage(weights: &[u32]) -> Result<(Stage, Vec<Peer>)> {
 
 #[test]
 fn a_draining_server_gets_no_new_flow_until_it_is_ready() -> Result<()> {
-    if skip_unless_root("namespaces, and a program attached to interfaces") {
+    let Some(_turn) = turn::take() else {
         return Ok(());
-    }
+    };
     let (stage, agents) = stage(&[1, 1, 1])?;
     stage.wait_for(2, "state", "in-service")?;
     assert_eq!(stage.ask(9)?, [3, 3, 3]);
@@ -51,9 +50,9 @@ fn a_draining_server_gets_no_new_flow_until_it_is_ready() -> Result<()> {
 
 #[test]
 fn weights_come_from_agents_and_outlive_the_daemon() -> Result<()> {
-    if skip_unless_root("namespaces, and a program attached to interfaces") {
+    let Some(_turn) = turn::take() else {
         return Ok(());
-    }
+    };
     let (mut stage, agents) = stage(&[4, 8])?;
     agents[1].say("25%\n");
     stage.wait_for(2, "effective_weight", 2)?;

@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use lb_common::control::dfp::{HostWeight, Key, Load, Message, emit};
-use steerline_tests::world::{World, skip_unless_root};
+use steerline_tests::world::World;
 
 use crate::peers::Peer;
 use crate::stage::{Stage, config};
+use crate::turn;
 
 const PORT: u16 = 8_081;
 
@@ -24,9 +25,9 @@ fn weights(weights: &[(u8, u16)]) -> Message {
 
 #[test]
 fn weights_of_an_agent_are_in_force_while_it_is_there() -> Result<()> {
-    if skip_unless_root("namespaces, and a program attached to interfaces") {
+    let Some(_turn) = turn::take() else {
         return Ok(());
-    }
+    };
     let key = Key {
         id: 1,
         secret: b"secret".to_vec(),

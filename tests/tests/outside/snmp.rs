@@ -3,9 +3,10 @@
 use std::fs;
 
 use anyhow::Result;
-use steerline_tests::world::{Namespace, Process, Scratch, World, skip_unless_root};
+use steerline_tests::world::{Namespace, Process, Scratch, World};
 
 use crate::stage::{Stage, config};
+use crate::turn;
 
 /// An snmpd that serves one integer, the content of a file.
 struct Snmpd {
@@ -58,9 +59,9 @@ fn agents(world: &World, values: &[&str]) -> Result<Vec<Snmpd>> {
 
 #[test]
 fn a_cache_says_when_it_has_had_enough() -> Result<()> {
-    if skip_unless_root("namespaces, and a program attached to interfaces") {
+    let Some(_turn) = turn::take() else {
         return Ok(());
-    }
+    };
     let section = "[service.capacity]\ntype = \"state\"\ncommunity = \"public\"\n\
                    oid = \"1.3.6.1.3.94.1.1\"\ninterval = \"1s\"\ntimeout = \"500ms\"\n\
                    retries = 1\n";
@@ -91,9 +92,9 @@ fn a_cache_says_when_it_has_had_enough() -> Result<()> {
 
 #[test]
 fn weights_follow_what_is_left() -> Result<()> {
-    if skip_unless_root("namespaces, and a program attached to interfaces") {
+    let Some(_turn) = turn::take() else {
         return Ok(());
-    }
+    };
     let section = "[service.capacity]\ntype = \"headroom\"\ncommunity = \"public\"\n\
                    interval = \"1s\"\n[[service.capacity.object]]\n\
                    oid = \"1.3.6.1.3.94.1.1\"\nthreshold = 100\ncoefficient = 1\n";
