@@ -10,9 +10,6 @@ use lb_common::control::{Engine, Event, OutsideSources};
 
 use crate::config::{CapacityKind, Service};
 
-/// Most words taken between two looks at everything else.
-const BATCH: usize = 256;
-
 /// Which sources a service has.
 pub(super) fn sources(service: &Service) -> OutsideSources {
     let kind = service.capacity.as_ref().map(|capacity| &capacity.kind);
@@ -62,20 +59,19 @@ pub(super) fn start(config: &Config, placed: &[Placed], engine: &Engine) -> Resu
 }
 
 impl Daemon {
-    /// Takes what was heard, and whatever else has come meanwhile.
-    pub(super) fn hear(&mut self, first: Heard) -> Result<()> {
-        let mut next = Some(first);
-        for _ in 0..BATCH {
-            match next {
-                Some(Heard::Word { backend, word }) => {
+    /// Takes what was heard.
+    pub(super) fn hear(&mut self, heard: Vec<Heard>) -> Result<()> {
+        for heard in heard {
+            match heard {
+                Heard::Word { backend, word } => {
                     let event = Event::Outside { backend, word };
                     self.engine.handle(event, clock::micros());
                 }
-                Some(Heard::Peer {
+                Heard::Peer {
                     source,
                     peer,
                     trouble,
-                }) => self.journal.record(&match trouble {
+                } => self.journal.record(&match trouble {
                     Some(reason) => Happening::PeerTrouble {
                         source,
                         peer,
@@ -83,9 +79,7 @@ impl Daemon {
                     },
                     None => Happening::PeerWell { source, peer },
                 }),
-                None => break,
             }
-            next = self.outside.try_next();
         }
         self.carry_out()?;
         if self.note_states() {

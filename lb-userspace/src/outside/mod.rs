@@ -35,6 +35,8 @@ use tokio::{sync::mpsc, task::JoinSet};
 /// Words that wait for the daemon's loop, which takes them between ticks. A
 /// task that finds no room waits.
 const QUEUE: usize = 1_024;
+/// Most words taken between two looks at everything else.
+const BATCH: usize = 256;
 
 /// A backend that is asked about.
 #[derive(Clone, Debug)]
@@ -80,28 +82,30 @@ impl Outside {
         Self { tasks, heard }
     }
 
-    /// The next thing that was heard; never without a source.
-    pub(crate) async fn next(&mut self) -> Heard {
+    /// What was heard since the last call, oldest first, at least one thing and
+    /// at most [`BATCH`]; never without a source. Nothing is lost when the call
+    /// is given up.
+    pub(crate) async fn next(&mut self) -> Vec<Heard> {
+        let mut heard = Vec::new();
         loop {
             tokio::select! {
-                Some(heard) = self.heard.recv() => return heard,
-                Some(ended) = self.tasks.join_next() => if let Err(error) = ended {
+                count = self.heard.recv_many(&mut heard, BATCH) => if count > 0 {
+                    return heard;
+                } else {
+                    // No task is left, nor will there be one.
+                    std::future::pending::<()>().await;
+                },
+                Some(Err(error)) = self.tasks.join_next() => {
                     // A defect of ours. What the task told last stands, and
                     // somebody must know that it will not tell more.
-                    return Heard::Peer {
+                    return vec![Heard::Peer {
                         source: "steerline",
                         peer: "a task that asks others".to_owned(),
                         trouble: Some(format!("{error}; reload starts it again")),
-                    };
+                    }];
                 },
-                else => std::future::pending().await,
             }
         }
-    }
-
-    /// More of what was heard, if it is there already.
-    pub(crate) fn try_next(&mut self) -> Option<Heard> {
-        self.heard.try_recv().ok()
     }
 }
 

@@ -8,6 +8,7 @@ mod snmp_agents;
 use super::{Heard, Outside, Target, Watched};
 use lb_common::control::{OutsideRecord, OutsideWord};
 use std::{
+    collections::VecDeque,
     future::Future,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
@@ -39,13 +40,84 @@ fn watched(port: u16) -> Watched {
     }
 }
 
+/// An [`Outside`] whose words are looked at one by one.
+struct Listener {
+    outside: Outside,
+    heard: VecDeque<Heard>,
+}
+
+impl Listener {
+    fn start(services: Vec<Watched>) -> Self {
+        Self {
+            outside: Outside::start(services),
+            heard: VecDeque::new(),
+        }
+    }
+
+    /// What is heard next.
+    async fn next(&mut self) -> Heard {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return heard;
+            }
+            self.heard.extend(self.outside.next().await);
+        }
+    }
+
+    /// Whether there is something to hear already.
+    async fn has_next(&mut self) -> bool {
+        let now = Duration::from_millis(1);
+        if let Ok(heard) = tokio::time::timeout(now, self.outside.next()).await {
+            self.heard.extend(heard);
+        }
+        !self.heard.is_empty()
+    }
+}
+
 /// What is heard next.
-async fn heard(outside: &mut Outside) -> Heard {
+async fn heard(outside: &mut Listener) -> Heard {
     limited("something is heard", outside.next()).await
 }
 
+/// More words at once than a batch, and the last of them arrive too.
+#[tokio::test]
+async fn no_word_is_lost_between_batches() {
+    let backends = 700;
+    // All of them refuse, at once.
+    let first = watched(free_port());
+    let targets = (0..backends).map(|index| Target {
+        index,
+        ..first.targets[0].clone()
+    });
+    let mut outside = Outside::start(vec![Watched {
+        probe: Some(crate::config::Probe {
+            kind: crate::config::ProbeKind::Tcp,
+            port: None,
+            interval: Duration::from_secs(600),
+            fast_interval: Duration::from_millis(1),
+            timeout: LIMIT,
+            rise: 1,
+            fall: 1,
+            jitter: 0,
+            source: None,
+        }),
+        targets: targets.collect(),
+        ..first.clone()
+    }]);
+    // Nobody listens while they all answer.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut told = std::collections::BTreeSet::new();
+    while told.len() < usize::from(backends) {
+        for heard in limited("every backend is heard of", outside.next()).await {
+            if let Heard::Word { backend, .. } = heard {
+                told.insert(backend);
+            }
+        }
+    }
+}
+
 /// The next word for the engine; trouble is told on the way or not.
-async fn word(outside: &mut Outside) -> OutsideWord {
+async fn word(outside: &mut Listener) -> OutsideWord {
     loop {
         if let Heard::Word { backend, word } = heard(outside).await {
             assert_eq!(backend, BACKEND);
@@ -55,7 +127,7 @@ async fn word(outside: &mut Outside) -> OutsideWord {
 }
 
 /// The next trouble, or `None` for a peer that is well again.
-async fn trouble(outside: &mut Outside) -> Option<String> {
+async fn trouble(outside: &mut Listener) -> Option<String> {
     loop {
         if let Heard::Peer { trouble, .. } = heard(outside).await {
             return trouble;

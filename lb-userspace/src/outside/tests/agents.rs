@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// An agent that answers one connection after the other with these bytes, the
 /// last one for ever. `None`: it says nothing and keeps the connection.
-async fn agent(answers: Vec<Option<Vec<u8>>>, send: Option<&str>) -> (Outside, u16) {
+async fn agent(answers: Vec<Option<Vec<u8>>>, send: Option<&str>) -> (Listener, u16) {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
         .unwrap();
@@ -32,7 +32,7 @@ async fn agent(answers: Vec<Option<Vec<u8>>>, send: Option<&str>) -> (Outside, u
             answer = answers.next().unwrap_or(answer);
         }
     });
-    let outside = Outside::start(vec![Watched {
+    let outside = Listener::start(vec![Watched {
         agent: Some(Agent {
             port,
             interval: Duration::from_millis(20),
@@ -115,7 +115,7 @@ async fn a_bad_agent_costs_one_line_and_changes_nothing() {
 
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_told_of() {
-    let mut outside = Outside::start(vec![Watched {
+    let mut outside = Listener::start(vec![Watched {
         agent: Some(Agent {
             port: free_port(),
             interval: Duration::from_millis(20),

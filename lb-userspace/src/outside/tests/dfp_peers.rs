@@ -9,12 +9,12 @@ use tokio::{
 };
 
 /// An agent's listener, and a manager that connects to it every second.
-async fn manager(password: Option<&str>, timeout: Duration) -> (Outside, tokio::net::TcpListener) {
+async fn manager(password: Option<&str>, timeout: Duration) -> (Listener, tokio::net::TcpListener) {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
         .unwrap();
     let port = listener.local_addr().unwrap().port();
-    let outside = Outside::start(vec![Watched {
+    let outside = Listener::start(vec![Watched {
         dfp: Some(Dfp {
             agents: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, port))],
             password: password.map(str::to_owned),
@@ -145,7 +145,7 @@ async fn a_bad_agent_costs_its_connection_and_one_line() {
         let mut stream = accept(&listener).await;
         stream.write_all(&bytes).await.unwrap();
         let _ = limited("the end", stream.read_to_end(&mut rest)).await;
-        assert_eq!(outside.try_next(), None, "{problem}");
+        assert!(!outside.has_next().await, "{problem}");
     }
     // With the right secret it is heard.
     let (mut outside, listener) = manager(Some("secret"), Duration::ZERO).await;

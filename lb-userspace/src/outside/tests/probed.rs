@@ -30,7 +30,7 @@ fn http(path: &str) -> HttpProbe {
 
 /// The first result of a probe.
 async fn first(probe: Probe, port: u16) -> Result<(), String> {
-    let mut outside = Outside::start(vec![Watched {
+    let mut outside = Listener::start(vec![Watched {
         probe: Some(probe),
         ..watched(port)
     }]);
@@ -275,7 +275,7 @@ async fn connections_and_pings() {
     check("source", result, Some("cannot send from 192.0.2.77"));
     if nix::unistd::geteuid().is_root() {
         check("ping", first(probe(ProbeKind::Icmp), 0).await, None);
-        let mut outside = Outside::start(vec![Watched {
+        let mut outside = Listener::start(vec![Watched {
             probe: Some(probe(ProbeKind::Icmp)),
             targets: vec![Target {
                 address: std::net::Ipv6Addr::LOCALHOST.into(),
@@ -340,11 +340,11 @@ async fn queries_to_dnsmasq() {
 async fn a_server_falls_and_rises() {
     let port = free_port();
     let serve = || std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let mut outside = Outside::start(vec![Watched {
+    let mut outside = Listener::start(vec![Watched {
         probe: Some(probe(ProbeKind::Tcp)),
         ..watched(port)
     }]);
-    let next = async |outside: &mut Outside| match word(outside).await {
+    let next = async |outside: &mut Listener| match word(outside).await {
         OutsideWord::Probe(record) => (record.up, record.streak),
         other => panic!("{other:?}"),
     };

@@ -26,8 +26,8 @@ fn state() -> CapacityKind {
     }
 }
 
-fn polled(kind: CapacityKind, port: u16) -> Outside {
-    Outside::start(vec![Watched {
+fn polled(kind: CapacityKind, port: u16) -> Listener {
+    Listener::start(vec![Watched {
         capacity: Some(Capacity {
             kind,
             community: "public".to_owned(),
@@ -190,6 +190,6 @@ async fn no_answer_and_nonsense_mean_offline_and_one_line() {
         assert!(told.contains(problem), "{told}");
         // Two more polls say nothing new.
         tokio::time::sleep(Duration::from_millis(700)).await;
-        assert_eq!(outside.try_next(), None, "{problem}");
+        assert!(!outside.has_next().await, "{problem}");
     }
 }
