@@ -238,16 +238,22 @@ pub enum Jump {
     Answer4 = 3,
     /// Answers IPv6 packets.
     Answer6 = 4,
+    /// Begins with an ICMP message.
+    Icmp4 = 5,
+    /// Begins with an ICMPv6 message.
+    Icmp6 = 6,
 }
 
 impl Jump {
     /// Every one, with the name of its program.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::New4, "steerline_new4"),
         (Self::Ipv6, "steerline_ipv6"),
         (Self::New6, "steerline_new6"),
         (Self::Answer4, "steerline_answer4"),
         (Self::Answer6, "steerline_answer6"),
+        (Self::Icmp4, "steerline_icmp4"),
+        (Self::Icmp6, "steerline_icmp6"),
     ];
 }
 

@@ -132,6 +132,15 @@ reasons! {
     /// Answered: larger than the MTU of the way out, and the sender is told which
     /// that is.
     TooBigAnswered = 32, "too_big_answered", false;
+    /// Forwarded: an ICMP error, to the end that sent the packet which it quotes.
+    IcmpRelayed = 33, "icmp_relayed", false;
+    /// Passed: an ICMP error that quotes a packet of no flow.
+    PassedIcmp = 34, "passed_icmp", false;
+    /// Dropped: an ICMP error about a packet that its flow cannot have sent.
+    IcmpForged = 35, "icmp_forged", true;
+    /// A server, or a router in front of it, said that the server cannot be
+    /// reached (the error is counted in `icmp_relayed` too).
+    ServerUnreachable = 36, "server_unreachable", false;
 }
 
 #[cfg(test)]

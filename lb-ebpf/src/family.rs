@@ -33,6 +33,11 @@ pub(crate) trait Family: Copy {
     const HEADER: u32;
     /// The program that answers packets.
     const ANSWER: Jump;
+    /// The program for its control messages.
+    const CONTROL: Jump;
+    /// Where the addresses are in its header.
+    const SOURCE_AT: usize;
+    const DESTINATION_AT: usize;
     /// Type and code of the errors that we send.
     const TIME_EXCEEDED: (u8, u8);
     const TOO_BIG: (u8, u8);
@@ -53,6 +58,15 @@ pub(crate) trait Family: Copy {
     ) -> Result<(), Reason>;
     /// Exchanges the addresses, with a fresh time to live.
     fn answer(ctx: &XdpContext, ip: &Ip<Self>, ttl: u8) -> Result<(), Reason>;
+    /// Writes an address at a place of the frame.
+    fn put_address(ctx: &XdpContext, place: usize, address: Self::Address) -> Result<(), Reason>;
+    /// Whether two addresses are one.
+    fn is_same(one: Self::Address, other: Self::Address) -> bool;
+    /// Whether a type of control message tells a sender of an error about its
+    /// packet that concerns it.
+    fn is_error(kind: u8) -> bool;
+    /// Whether such an error says that a host or port cannot be reached.
+    fn is_unreachable(kind: u8, code: u8) -> bool;
     /// Writes a header of our own at an offset of the frame.
     fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<Self>) -> Result<(), Reason>;
 
@@ -120,6 +134,9 @@ impl Family for V4 {
     const ECHO_REPLY: u8 = 0;
     const HEADER: u32 = 20;
     const ANSWER: Jump = Jump::Answer4;
+    const CONTROL: Jump = Jump::Icmp4;
+    const SOURCE_AT: usize = 12;
+    const DESTINATION_AT: usize = 16;
     const TIME_EXCEEDED: (u8, u8) = (11, 0);
     const TOO_BIG: (u8, u8) = (3, 4);
     /// A datagram of 576 bytes (RFC 1812, section 4.3.2.3).
@@ -144,6 +161,25 @@ impl Family for V4 {
     #[inline(always)]
     fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V4>) -> Result<(), Reason> {
         packet::compose4(ctx, offset, fresh)
+    }
+    #[inline(always)]
+    fn put_address(ctx: &XdpContext, place: usize, address: u32) -> Result<(), Reason> {
+        packet::put_address4(ctx, place, address)
+    }
+    #[inline(always)]
+    fn is_same(one: u32, other: u32) -> bool {
+        one == other
+    }
+    /// Unreachable, time exceeded, parameter problem. Source quench is ignored
+    /// (RFC 6633), a redirect tells of a way and not of a packet.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 3 | 11 | 12)
+    }
+    /// All but "fragmentation needed" (4).
+    #[inline(always)]
+    fn is_unreachable(kind: u8, code: u8) -> bool {
+        kind == 3 && code != 4
     }
     #[inline(always)]
     fn flows(settings: &'static Settings) -> Flows4 {
@@ -245,6 +281,9 @@ impl Family for V6 {
     const ECHO_REPLY: u8 = 129;
     const HEADER: u32 = 40;
     const ANSWER: Jump = Jump::Answer6;
+    const CONTROL: Jump = Jump::Icmp6;
+    const SOURCE_AT: usize = 8;
+    const DESTINATION_AT: usize = 24;
     /// RFC 4443, sections 3.3 and 3.2.
     const TIME_EXCEEDED: (u8, u8) = (3, 0);
     const TOO_BIG: (u8, u8) = (2, 0);
@@ -270,6 +309,24 @@ impl Family for V6 {
     #[inline(always)]
     fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V6>) -> Result<(), Reason> {
         packet::compose6(ctx, offset, fresh)
+    }
+    #[inline(always)]
+    fn put_address(ctx: &XdpContext, place: usize, address: [u64; 2]) -> Result<(), Reason> {
+        packet::put_address6(ctx, place, address)
+    }
+    #[inline(always)]
+    fn is_same(one: [u64; 2], other: [u64; 2]) -> bool {
+        one[0] == other[0] && one[1] == other[1]
+    }
+    /// Unreachable, too big, time exceeded, parameter problem: all that RFC 4443
+    /// defines.
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 1..=4)
+    }
+    #[inline(always)]
+    fn is_unreachable(kind: u8, _: u8) -> bool {
+        kind == 1
     }
     #[inline(always)]
     fn flows(settings: &'static Settings) -> Flows6 {

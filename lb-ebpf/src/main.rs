@@ -73,6 +73,18 @@ mod entry {
         crate::pipeline::answer::<V6>(&ctx)
     }
 
+    /// Jumped to for ICMP.
+    #[xdp(frags)]
+    fn steerline_icmp4(ctx: XdpContext) -> u32 {
+        crate::pipeline::icmp::<V4>(&ctx)
+    }
+
+    /// Jumped to for ICMPv6.
+    #[xdp(frags)]
+    fn steerline_icmp6(ctx: XdpContext) -> u32 {
+        crate::pipeline::icmp::<V6>(&ctx)
+    }
+
     /// Never attached: a daemon runs it to learn how jiffies and nanoseconds
     /// relate.
     #[xdp(frags)]

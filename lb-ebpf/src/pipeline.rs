@@ -8,7 +8,7 @@ use crate::{
     packet::{self, Carried, V4, V6},
     stages::{
         answer::{self, Answer},
-        classify, emit, find, lookup, open, rewrite,
+        classify, emit, find, lookup, open, relay, rewrite,
     },
 };
 use aya_ebpf::{
@@ -46,6 +46,19 @@ pub(crate) fn answer<F: Family>(ctx: &XdpContext) -> u32 {
     verdict(Err(match answered::<F>(ctx) {
         Ok(reason) | Err(reason) => reason,
     }))
+}
+
+/// The programs behind the tail calls for ICMP. Nothing that happens to a message
+/// here is answered.
+#[inline(always)]
+pub(crate) fn icmp<F: Family>(ctx: &XdpContext) -> u32 {
+    match message::<F>(ctx) {
+        Ok(action) => {
+            maps::count(Reason::IcmpRelayed);
+            action
+        }
+        Err(reason) => verdict(Err(reason)),
+    }
 }
 
 /// Leaves a reading of the clocks for the daemon.
@@ -120,10 +133,11 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
     offset: u32,
 ) -> Result<u32, Reason> {
     let ip = F::parse(ctx, offset)?;
-    let ours = classify::run(&ip)?;
     if ip.protocol == F::ICMP {
-        return Err(ping(ctx, ours, &ip));
+        maps::jump(ctx, F::CONTROL);
+        return Err(Reason::Internal);
     }
+    let ours = classify::run(&ip)?;
     let transport = packet::transport(ctx, &ip)?;
     let tick = clock::tick(settings);
 
@@ -176,6 +190,74 @@ fn answered<F: Family>(ctx: &XdpContext) -> Result<Reason, Reason> {
     };
     let tick = clock::tick(settings);
     Ok(answer::error(ctx, &ip, asked, source, tick))
+}
+
+#[inline(always)]
+fn message<F: Family>(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = ready()?;
+    let frame = packet::frame(ctx)?;
+    let ip = F::parse(ctx, frame.offset)?;
+    if !ip.is_fragment()
+        && let Some(kind) = packet::is_error(ctx, &ip)
+    {
+        return error(ctx, settings, &ip, kind);
+    }
+    let ours = classify::run(&ip)?;
+    Err(ping(ctx, ours, &ip))
+}
+
+/// An ICMP error goes to the end of a flow that sent the packet which it quotes.
+/// To a client it comes from the virtual address, whoever sent it: hosts behind
+/// the balancer have addresses that mean nothing to a client (RFC 5508, section
+/// 4.2, REQ-5).
+#[inline(always)]
+fn error<F: Family>(
+    ctx: &XdpContext,
+    settings: &'static Settings,
+    ip: &packet::Ip<F>,
+    kind: (u8, u8),
+) -> Result<u32, Reason> {
+    let quoted = match packet::quoted(ctx, ip) {
+        Ok(quoted) => quoted,
+        Err(reason) => {
+            classify::run(ip)?;
+            return Err(reason);
+        }
+    };
+    let (answer, transport) = relay::turned(ip, &quoted);
+    let ours = classify::run(&answer)?;
+    match find::run(settings, ours, &answer, &transport) {
+        find::Flow::ToServer(found) => {
+            if !relay::is_addressed(ip, &quoted) || !relay::server_has_spoken(&found) {
+                return Err(Reason::IcmpForged);
+            }
+            if rewrite::is_direct(&found) {
+                return emit::direct(ctx, settings, found.backend(), found.client, ip);
+            }
+            rewrite::live_on(ip)?;
+            let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+            let exit = emit::way_to_server(backend, ip)?;
+            let inner = relay::as_sent_by_server(&found, backend, &quoted)?;
+            packet::relay(ctx, ip, &quoted, &inner)?;
+            emit::send(ctx, backend, ip, &exit)
+        }
+        find::Flow::ToClient(found) => {
+            if !relay::is_addressed(ip, &quoted)
+                || !relay::client_has_sent(settings, &found, &quoted)
+            {
+                return Err(Reason::IcmpForged);
+            }
+            rewrite::live_on(ip)?;
+            let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+            let inner = relay::as_sent_by_client(&found);
+            let from = relay::as_from(&inner);
+            let exit = emit::way_to_client(ctx, settings, &found, ip, &transport, &from)?;
+            relay::note_error_about_server::<F>(ctx, &found, kind);
+            packet::relay(ctx, ip, &quoted, &inner)?;
+            emit::send(ctx, backend, ip, &exit)
+        }
+        find::Flow::None => Err(Reason::PassedIcmp),
+    }
 }
 
 /// A VIP answers ping, whoever has its address; other ICMP is the kernel's.

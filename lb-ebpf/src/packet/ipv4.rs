@@ -41,7 +41,7 @@ pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V4>, Reason> {
         offset,
         header_length,
         total_length: field!(ip, Ipv4Hdr.tot_len as u16) as u32,
-        is_fragment: field!(ip, Ipv4Hdr.frags as u16) & FRAGMENT_BITS != 0,
+        fragment: field!(ip, Ipv4Hdr.frags as u16) & FRAGMENT_BITS,
     })
 }
 
@@ -138,5 +138,19 @@ pub(crate) fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V4>) -> Resul
     put!(header, Ipv4Hdr.check as u16, checksum);
     put!(header, Ipv4Hdr.src_addr as u32, fresh.source);
     put!(header, Ipv4Hdr.dst_addr as u32, fresh.destination);
+    Ok(())
+}
+
+/// Writes an address at a place of the frame.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn put_address(ctx: &XdpContext, place: usize, address: u32) -> Result<(), Reason> {
+    let Some(field) = at::<u32>(ctx, place) else {
+        return Err(Reason::Internal);
+    };
+    // SAFETY: `at` proved that the address lies in the frame.
+    unsafe { field.write_volatile(address.to_be()) };
     Ok(())
 }

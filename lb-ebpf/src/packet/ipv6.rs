@@ -87,7 +87,7 @@ pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V6>, Reason> {
         offset,
         header_length: HEADER,
         total_length: HEADER + field!(ip, Header.payload_length as u16) as u32,
-        is_fragment: false,
+        fragment: 0,
     };
     if is_extension(parsed.protocol) {
         let walked = steerline_extensions(ctx.ctx, offset, parsed.protocol as u32);
@@ -96,7 +96,7 @@ pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V6>, Reason> {
         }
         parsed.protocol = walked as u8;
         parsed.header_length = (walked >> 8) as u32 & super::LENGTH_MASK;
-        parsed.is_fragment = walked >> FRAGMENT_SHIFT != 0;
+        parsed.fragment = (walked >> FRAGMENT_SHIFT) as u16;
     }
     Ok(parsed)
 }
@@ -112,16 +112,19 @@ const fn is_extension(next: u8) -> bool {
 const FRAGMENT_SHIFT: u32 = 32;
 
 /// Walks the extension headers: the upper protocol, the length of all headers
-/// (from bit 8) and whether this is a fragment (bit 32); 0: malformed. A global
-/// function: the verifier judges its loop once.
+/// (from bit 8) and [`Ip::fragment`] (from bit 32); 0: malformed. Of a later
+/// fragment the headers end with that of the fragment. A global function: the
+/// verifier judges its loop once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn steerline_extensions(ctx: *mut xdp_md, offset: u32, first: u32) -> u64 {
     let ctx = &XdpContext::new(ctx);
-    let offset = offset as usize & 0x1f;
+    // That of a packet in an error lies behind another packet's headers.
+    let offset = (offset & (2 * super::LENGTH_MASK + 1)) as usize;
     let mut next = first as u8;
     let mut length = HEADER;
     let mut fragment = 0;
+    let mut later = false;
     for _ in 0..MOST_EXTENSIONS {
         if !is_extension(next) {
             break;
@@ -136,7 +139,8 @@ extern "C" fn steerline_extensions(ctx: *mut xdp_md, offset: u32, first: u32) ->
             FRAGMENT => {
                 let bits = u16::from_be_bytes([byte(2), byte(3)]) & FRAGMENT_BITS;
                 // A packet in one fragment is whole (RFC 6946).
-                fragment |= (bits != 0) as u64;
+                fragment = bits >> 3 | bits << 13;
+                later = bits >> 3 != 0;
                 8
             }
             // In words of four bytes, less two.
@@ -149,14 +153,14 @@ extern "C" fn steerline_extensions(ctx: *mut xdp_md, offset: u32, first: u32) ->
         if length > super::LENGTH_MASK - 64 {
             return 0;
         }
-        if fragment != 0 {
+        if later {
             break;
         }
     }
-    if is_extension(next) && fragment == 0 {
+    if is_extension(next) && !later {
         return 0;
     }
-    fragment << FRAGMENT_SHIFT | (length as u64) << 8 | next as u64
+    (fragment as u64) << FRAGMENT_SHIFT | (length as u64) << 8 | next as u64
 }
 
 /// Writes the fields of a translation.
@@ -231,5 +235,25 @@ pub(crate) fn compose(ctx: &XdpContext, offset: u32, fresh: &Fresh<V6>) -> Resul
     put_half(header, source + 8, fresh.source[1]);
     put_half(header, destination, fresh.destination[0]);
     put_half(header, destination + 8, fresh.destination[1]);
+    Ok(())
+}
+
+/// Writes an address at a place of the frame.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn put_address(ctx: &XdpContext, place: usize, address: [u64; 2]) -> Result<(), Reason> {
+    let Some(field) = at::<[u64; 2]>(ctx, place) else {
+        return Err(Reason::Internal);
+    };
+    // SAFETY: `at` proved that both halves lie in the frame.
+    unsafe {
+        field.cast::<u64>().write_volatile(address[0].to_be());
+        field
+            .cast::<u64>()
+            .add(1)
+            .write_volatile(address[1].to_be());
+    }
     Ok(())
 }

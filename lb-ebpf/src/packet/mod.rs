@@ -12,12 +12,14 @@ mod ipv6;
 mod tunnel;
 
 pub(crate) use answer::{Fresh, reset, time_exceeded, too_big};
-pub(crate) use icmp::echo;
+pub(crate) use icmp::{Inner, Quoted, echo, is_error, quoted, relay};
 pub(crate) use ipv4::{
-    V4, answer as answer4, compose as compose4, parse as parse4, write as write4,
+    V4, answer as answer4, compose as compose4, parse as parse4, put_address as put_address4,
+    write as write4,
 };
 pub(crate) use ipv6::{
-    V6, answer as answer6, compose as compose6, parse as parse6, write as write6,
+    V6, answer as answer6, compose as compose6, parse as parse6, put_address as put_address6,
+    write as write6,
 };
 pub(crate) use tunnel::{Outer, encapsulate, outer, overhead};
 
@@ -77,10 +79,26 @@ pub(crate) struct Ip<F: Family> {
     pub header_length: u32,
     /// Header and payload, bytes.
     pub total_length: u32,
-    pub is_fragment: bool,
+    /// Of a fragment: its offset in units of eight bytes, and [`MORE_FRAGMENTS`].
+    /// Zero: the packet is whole.
+    pub fragment: u16,
 }
 
+/// More fragments follow (RFC 791, section 3.1). The bits below are the offset.
+pub(crate) const MORE_FRAGMENTS: u16 = 0x2000;
+
 impl<F: Family> Ip<F> {
+    #[inline(always)]
+    pub(crate) fn is_fragment(&self) -> bool {
+        self.fragment != 0
+    }
+
+    /// Whether it is whole, or the fragment that has the transport header.
+    #[inline(always)]
+    pub(crate) fn is_first(&self) -> bool {
+        self.fragment & (MORE_FRAGMENTS - 1) == 0
+    }
+
     /// Where the transport header begins in the frame.
     #[inline(always)]
     fn transport_offset(&self) -> usize {

@@ -26,7 +26,7 @@ pub(crate) fn run<F: Family>(ip: &Ip<F>) -> Result<Ours, Reason> {
     if ip.protocol != packet::TCP && ip.protocol != packet::UDP && ip.protocol != F::ICMP {
         return Err(Reason::PassedProtocol);
     }
-    if ip.is_fragment {
+    if ip.is_fragment() {
         return Err(Reason::PassedFragment);
     }
     Ok(ours)

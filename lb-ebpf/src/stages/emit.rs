@@ -23,7 +23,8 @@ const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
 const FIB_FRAGMENTATION_NEEDED: i64 = 8;
 
-struct Exit {
+/// A way out.
+pub(crate) struct Exit {
     ifindex: u32,
     macs: Macs,
 }
@@ -81,22 +82,40 @@ pub(crate) fn to_client<F: Family>(
     translation: &Translation<F>,
 ) -> Result<u32, Reason> {
     let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
-    let exit = match reach(meta::hop(found.meta) as u32, ip, 0)? {
-        Some(exit) => exit,
-        None => {
-            let (exit, index) = resolve(ctx, settings, found, ip, transport, translation)?;
-            if index != 0 {
-                flow::note_hop(&F::flows(settings), found, index as u16);
-            }
-            exit
-        }
-    };
+    let exit = way_to_client(ctx, settings, found, ip, transport, translation)?;
     packet::translate(ctx, ip, translation)?;
     send(ctx, backend, ip, &exit)
 }
 
+/// The way to a backend.
 #[inline(always)]
-fn send<F: Family>(
+pub(crate) fn way_to_server<F: Family>(backend: &Backend, ip: &Ip<F>) -> Result<Exit, Reason> {
+    reach(backend.hop, ip, 0)?.ok_or(Reason::NeighbourUnresolved)
+}
+
+/// The way to the client of a flow.
+#[inline(always)]
+pub(crate) fn way_to_client<F: Family>(
+    ctx: &XdpContext,
+    settings: &'static Settings,
+    found: &Found,
+    ip: &Ip<F>,
+    transport: &Transport,
+    translation: &Translation<F>,
+) -> Result<Exit, Reason> {
+    if let Some(exit) = reach(meta::hop(found.meta) as u32, ip, 0)? {
+        return Ok(exit);
+    }
+    let (exit, index) = resolve(ctx, settings, found, ip, transport, translation)?;
+    if index != 0 {
+        flow::note_hop(&F::flows(settings), found, index as u16);
+    }
+    Ok(exit)
+}
+
+/// Sends what is written.
+#[inline(always)]
+pub(crate) fn send<F: Family>(
     ctx: &XdpContext,
     backend: &Backend,
     ip: &Ip<F>,

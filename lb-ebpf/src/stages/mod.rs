@@ -7,4 +7,5 @@ pub(crate) mod emit;
 pub(crate) mod find;
 pub(crate) mod lookup;
 pub(crate) mod open;
+pub(crate) mod relay;
 pub(crate) mod rewrite;

@@ -1,7 +1,7 @@
 //! Rows of the packet table, and the one helper that runs them.
 
 use super::{
-    Counter, Endpoint, Entropy, Family, Frame, Lab, Mac, Moved, Port, Reply, Tunnel,
+    Carried, Counter, Endpoint, Entropy, Family, Frame, Lab, Mac, Moved, Port, Reply, Tunnel,
     scene::{BACK, FRONT, ROUTER_MAC, Server},
     verdict,
 };
@@ -43,6 +43,12 @@ pub enum Rewritten {
     Nothing,
     /// The same, and it is put into a packet to this address.
     Wrapped(Tunnel, IpAddr),
+    /// Of an error, the source of the packet that it quotes, and its own
+    /// destination.
+    QuotedSource(Endpoint),
+    /// Of an error, the destination of the packet that it quotes, and its own
+    /// source.
+    QuotedDestination(Endpoint),
 }
 
 #[derive(Clone, Debug)]
@@ -107,6 +113,26 @@ impl Step {
             Port::Front,
             Outcome::Answered(Reply::Echo),
         )
+    }
+
+    /// An error that a client or a router in front of it sends about a server's
+    /// packet, and that goes to `server`.
+    pub fn error_to_server(frame: Frame, server: Server) -> Self {
+        let mut step = Self::to_server(frame, server);
+        if let Outcome::Sent { rewritten, .. } = &mut step.outcome {
+            *rewritten = Rewritten::QuotedSource(server.endpoint);
+        }
+        step
+    }
+
+    /// An error that a server or a router in front of it sends about a client's
+    /// packet, and that goes to the client as from `vip`.
+    pub fn error_to_client(frame: Frame, vip: Endpoint, service: u32) -> Self {
+        let mut step = Self::to_client(frame, vip, service);
+        if let Outcome::Sent { rewritten, .. } = &mut step.outcome {
+            *rewritten = Rewritten::QuotedDestination(vip);
+        }
+        step
     }
 
     /// This frame is answered instead.
@@ -205,6 +231,12 @@ impl Step {
         self
     }
 
+    /// Moves none of the counters that were named so far.
+    pub fn without_moves(mut self) -> Self {
+        self.also.clear();
+        self
+    }
+
     /// Length of the frame that comes in, before it is cut.
     pub fn length(&self) -> usize {
         match &self.input {
@@ -276,7 +308,11 @@ impl Step {
                 service,
             } => {
                 let frame = self.built();
-                moved.add(Counter::Reason(Reason::Forwarded), 1);
+                let reason = match frame.carried {
+                    Carried::Icmp(..) => Reason::IcmpRelayed,
+                    Carried::Tcp | Carried::Udp { .. } => Reason::Forwarded,
+                };
+                moved.add(Counter::Reason(reason), 1);
                 moved.add(Counter::Packets(*service), 1);
                 moved.add(Counter::Bytes(*service), frame.total_length().into());
                 let out = frame.clone().with(|frame| {
@@ -288,6 +324,14 @@ impl Step {
                             (frame.source, frame.destination) = (*source, *destination);
                         }
                         Rewritten::Nothing | Rewritten::Wrapped(..) => return,
+                        Rewritten::QuotedSource(endpoint) => {
+                            frame.destination.0 = endpoint.0;
+                            frame.quoted().source = *endpoint;
+                        }
+                        Rewritten::QuotedDestination(endpoint) => {
+                            frame.source.0 = endpoint.0;
+                            frame.quoted().destination = *endpoint;
+                        }
                     }
                     frame.ttl -= 1;
                 });

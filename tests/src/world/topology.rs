@@ -259,6 +259,31 @@ impl World {
         &self.servers
     }
 
+    /// A client behind another router, which is the client host; the link between
+    /// the two takes `mtu` bytes towards the client, while the client believes
+    /// in 1,500. The address is the client's.
+    pub fn far_client(&self, mtu: u16) -> Result<(Namespace, IpAddr)> {
+        const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 1);
+        const FAR: Ipv4Addr = Ipv4Addr::new(10, 3, 0, 2);
+        let far = Namespace::new("far")?;
+        link(
+            (&self.client, "far", "02:00:00:00:05:01"),
+            (&far, CLIENT_DEVICE, "02:00:00:00:05:02"),
+        )?;
+        self.client
+            .ip(&format!("address add {ROUTER}/24 dev far"))?;
+        self.client.ip(&format!("link set far mtu {mtu} up"))?;
+        self.client.sysctl("net/ipv4/ip_forward", "1")?;
+        far.ip(&format!("address add {FAR}/24 dev {CLIENT_DEVICE}"))?;
+        far.ip(&format!("link set {CLIENT_DEVICE} up"))?;
+        far.ip(&format!("route add default via {ROUTER}"))?;
+        self.balancer
+            .ip(&format!("route add {FAR}/32 via {CLIENT}"))?;
+        edge(&self.client, "far")?;
+        edge(&far, CLIENT_DEVICE)?;
+        Ok((far, FAR.into()))
+    }
+
     /// The next `count` client addresses of this world that nothing has used,
     /// so that one part of a test does not meet the flows of another.
     pub fn fresh_clients(&self, count: u16) -> Result<Vec<IpAddr>> {

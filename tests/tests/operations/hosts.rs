@@ -113,6 +113,15 @@ impl Host {
         Ok(bytes)
     }
 
+    /// Sends bytes on the one connection that it keeps.
+    pub(crate) fn send(&self, bytes: &[u8]) -> Result<()> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let [stream] = kept.as_mut_slice() else {
+            anyhow::bail!("{} connections are kept, not one", kept.len());
+        };
+        stream.write_all(bytes).context("not all could be sent")
+    }
+
     /// Says something on each connection that it keeps, and waits for what comes
     /// of it: the kinds of the errors.
     pub(crate) fn speak(&self) -> Result<Vec<ErrorKind>> {

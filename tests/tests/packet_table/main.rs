@@ -12,6 +12,7 @@ mod cpus;
 mod datagrams;
 mod direct;
 mod ends;
+mod errors;
 mod frames;
 mod full;
 mod full_nat;
@@ -67,6 +68,8 @@ fn groups() -> Vec<Group> {
         answers::errors(),
         tunnels::group(),
         full_nat::group(),
+        errors::from_clients(),
+        errors::from_servers(),
     ]
 }
 
@@ -192,6 +195,12 @@ fn pings() {
 fn answers_of_our_own() {
     run(&answers::resets());
     run(&answers::errors());
+}
+
+#[test]
+fn errors_of_others() {
+    run(&errors::from_clients());
+    run(&errors::from_servers());
 }
 
 #[test]

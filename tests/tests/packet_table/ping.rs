@@ -1,7 +1,7 @@
 //! Virtual addresses answer ping; every other message is the kernel's.
 
 use lb_common::reason::Reason::{
-    PassedFragment, PassedMalformed, PassedNotOurs, PassedNotReady, PassedProtocol,
+    PassedFragment, PassedIcmp, PassedMalformed, PassedNotOurs, PassedNotReady, PassedProtocol,
 };
 use std::net::IpAddr;
 use steerline_tests::packets::{
@@ -33,7 +33,11 @@ fn rows(family: Family) -> Vec<Row> {
     let message = |kind: u8, code: u8| {
         ping()
             .with(|f| f.carried = Carried::Icmp(kind, code, [0, 0, 0, 1]))
-            .passed(PassedProtocol)
+            .passed(match (family, kind) {
+                // Errors, but about nothing that is a packet.
+                (Family::V4, 3 | 11 | 12) | (Family::V6, 1..=4) => PassedIcmp,
+                _ => PassedProtocol,
+            })
     };
     let (request, reply) = (icmp::echo_request(family), icmp::echo_reply(family));
     let headers = family.header() + 8;

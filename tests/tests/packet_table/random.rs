@@ -52,12 +52,13 @@ fn is_fate(reason: Reason) -> bool {
             | Reason::Restored
             | Reason::Trial
             | Reason::Withdrawn
+            | Reason::ServerUnreachable
     )
 }
 
 /// Whether a frame of that fate left the program.
 fn is_sent(reason: Reason) -> bool {
-    reason == Reason::Forwarded || reason.answers()
+    matches!(reason, Reason::Forwarded | Reason::IcmpRelayed) || reason.answers()
 }
 
 /// Frames of a few flows, in every direction and with every flag.

@@ -148,6 +148,17 @@ impl Frame {
         }
     }
 
+    /// The packet that this error quotes.
+    ///
+    /// # Panics
+    /// If it is no error.
+    pub fn quoted(&mut self) -> &mut Self {
+        match &mut self.quote {
+            Some(quote) => &mut quote.packet,
+            None => panic!("this frame quotes none"),
+        }
+    }
+
     /// The fragments of this frame, each with at most `size` bytes of its IP
     /// payload, in order. As pieces of one packet they are changed alike: an
     /// address that is rewritten in all of them changes the checksum in the
