@@ -291,6 +291,26 @@ pub(crate) fn send_all(scene: &Scene, inner: Family, target: SocketAddr) -> Resu
     Ok(())
 }
 
+/// The largest packet of a client that fits 1,500 bytes in a tunnel, as
+/// `docs/tunnels.md` has it.
+fn largest_packet(kind: Kind) -> usize {
+    match kind {
+        ("ipip", Family::V4) => 1_480,
+        ("gue", Family::V4) => 1_468,
+        ("ipip", _) => 1_460,
+        _ => 1_448,
+    }
+}
+
+/// The segment in it.
+fn segment(kind: Kind, inner: Family) -> usize {
+    let headers = match inner {
+        Family::V4 => 40,
+        Family::V6 => 60,
+    };
+    largest_packet(kind) - headers
+}
+
 /// The two remedies of `docs/tunnels.md`, to the byte: links that take 52 bytes
 /// more, and servers that ask for less.
 #[test]
@@ -301,22 +321,10 @@ fn uploads_fit_by_a_larger_mtu_or_by_smaller_segments() -> Result<()> {
     };
     let scene = Scene::new()?;
     let _hosts = scene.hosts(UPLOADS, Manner::Receiving)?;
-    let segments = |kind: Kind, inner: Family| {
-        let packet = match kind {
-            ("ipip", Family::V4) => 1_480,
-            ("gue", Family::V4) => 1_468,
-            ("ipip", _) => 1_460,
-            _ => 1_448,
-        };
-        match inner {
-            Family::V4 => packet - 40,
-            Family::V6 => packet - 60,
-        }
-    };
     for inner in Family::ALL {
         for kind in KINDS {
             let service = service(kind, inner, UPLOADS);
-            let balancer = Balancer::start(world_of(&scene), &site::config(&[&service]))?;
+            let balancer = Balancer::start(scene.world.balancer(), &site::config(&[&service]))?;
             let uploads = |what: &str, largest: usize| -> Result<()> {
                 let wire = Capture::start(scene.world.switch(), topology::UPLINK_DEVICE, WRAPPED)?;
                 send_all(&scene, inner, service.target())?;
@@ -334,28 +342,17 @@ fn uploads_fit_by_a_larger_mtu_or_by_smaller_segments() -> Result<()> {
             };
             let name = format!("{inner} in {kind:?}");
             scene.set_mtu(1_552)?;
-            let overhead = 1_500 - segments(kind, inner) - inner_headers(inner);
+            let overhead = 1_500 - largest_packet(kind);
             uploads("a larger MTU", 1_500 + overhead).with_context(|| name.clone())?;
 
             scene.set_mtu(1_500)?;
-            advise(&scene, inner, Some(segments(kind, inner)))?;
+            advise(&scene, inner, Some(segment(kind, inner)))?;
             uploads("smaller segments", 1_500).with_context(|| name.clone())?;
             advise(&scene, inner, None)?;
             scene.expect_no_refusals()?;
         }
     }
     Ok(())
-}
-
-fn world_of(scene: &Scene) -> &steerline_tests::world::Namespace {
-    scene.world.balancer()
-}
-
-const fn inner_headers(inner: Family) -> usize {
-    match inner {
-        Family::V4 => 40,
-        Family::V6 => 60,
-    }
 }
 
 /// Sets the largest segment that servers ask their clients for.
@@ -369,6 +366,47 @@ pub(crate) fn advise(scene: &Scene, inner: Family, segment: Option<usize>) -> Re
         server.ip(&format!(
             "{flag} route replace default via {gateway}{advice}"
         ))?;
+    }
+    Ok(())
+}
+
+/// Without either remedy: clients that send 1,500 bytes are told what the tunnel
+/// leaves of them, and everything arrives (katran#82).
+#[test]
+fn clients_learn_what_a_tunnel_leaves_of_the_mtu() -> Result<()> {
+    const UPLOADS: u16 = 9_000;
+    let Some(_turn) = turn::take() else {
+        return Ok(());
+    };
+    let scene = Scene::new()?;
+    let _hosts = scene.hosts(UPLOADS, Manner::Receiving)?;
+    // What is sent back into a veth needs a program at its other end.
+    let _end = site::other_end(scene.world.client(), topology::CLIENT_DEVICE)?;
+    // Clients remember: each tunnel leaves less than the one before.
+    let [ipip4, ipip6, gue4, gue6] = KINDS;
+    for inner in Family::ALL {
+        for kind in [ipip4, gue4, ipip6, gue6] {
+            let name = format!("{inner} in {kind:?}");
+            let service = service(kind, inner, UPLOADS);
+            let balancer = Balancer::start(scene.world.balancer(), &site::config(&[&service]))?;
+            let (client, device) = (scene.world.client(), topology::CLIENT_DEVICE);
+            let at_client = Capture::start(client, device, "icmp or icmp6")?;
+            send_all(&scene, inner, service.target()).with_context(|| name.clone())?;
+            let status = Status::now(&balancer)?;
+            let told = status.counter("too_big_answered")?;
+            assert!(told > 0, "{name}: nobody was told");
+            expect_no_drops(&status).with_context(|| name.clone())?;
+            scene.expect_no_refusals()?;
+            let at_client = at_client.stop()?;
+            assert_eq!(at_client.bad_checksums()?, Vec::<String>::new(), "{name}");
+            let errors = match inner {
+                Family::V4 => "icmp.code == 4 && icmp.mtu",
+                Family::V6 => "icmpv6.type == 2 && icmpv6.mtu",
+            };
+            let errors = format!("{errors} == {}", largest_packet(kind));
+            assert_eq!(at_client.count(&errors)? as u64, told, "{name}: {errors}");
+            println!("{name}: told {told} times");
+        }
     }
     Ok(())
 }

@@ -158,18 +158,18 @@ fn of(inner: Family, tunnel: Tunnel) -> Vec<Row> {
             .sends(talk.begun())
             .send(talk.request(1_500 - headers(inner))),
         row("a smaller MTU towards the server: exactly, and one more")
-            .change(move |lab| lab.hop(server.hop(), |hop| hop.mtu = 1_280))
+            .change(move |lab| lab.hop(server.hop(), |hop| hop.mtu = 1_400))
             .sends(talk.begun())
-            .send(talk.request(1_280 - tunnel.overhead() - headers(inner)))
+            .send(talk.request(1_400 - tunnel.overhead() - headers(inner)))
             .send(
-                talk.request(1_281 - tunnel.overhead() - headers(inner))
-                    .replied(too_big(tunnel, talk, 1_280)),
+                talk.request(1_401 - tunnel.overhead() - headers(inner))
+                    .replied(too_big(tunnel, talk, 1_400)),
             ),
         row("padding does not count towards the MTU, and stays")
-            .change(move |lab| lab.hop(server.hop(), |hop| hop.mtu = 1_280))
+            .change(move |lab| lab.hop(server.hop(), |hop| hop.mtu = 1_400))
             .sends(talk.begun())
             .send(
-                talk.request(1_280 - tunnel.overhead() - headers(inner))
+                talk.request(1_400 - tunnel.overhead() - headers(inner))
                     .with(|frame| frame.padding = vec![0xee; 60]),
             ),
         row("one arm: out of the interface it came in by")
@@ -205,6 +205,16 @@ fn of(inner: Family, tunnel: Tunnel) -> Vec<Row> {
             )
             .sends(at.begun())
             .sends([at.request(1), at.request(700), at.request(2)]),
+        );
+    }
+    if inner == Family::V6 {
+        let step = talk.request(1_281 - tunnel.overhead() - headers(inner));
+        rows.push(
+            row("the tunnel leaves less than 1,280 bytes: nobody is told less")
+                .from("RFC 8200 section 5")
+                .change(move |lab| lab.hop(server.hop(), |hop| hop.mtu = 1_280))
+                .sends(talk.begun())
+                .send(step.replied(Reply::TooBig(talk.vip.0, 1_280))),
         );
     }
     if tunnel.is_gue {
