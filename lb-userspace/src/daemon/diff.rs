@@ -303,7 +303,7 @@ address = "10.0.0.9"
             ),
             (
                 "[\"eth0\"]",
-                "[\"eth0\"]\nsource_pool = [\"10.0.0.9\"]",
+                "[\"eth0\"]\nsource_pool = [\"10.0.0.8\"]",
                 &["data_plane.source_pool"],
             ),
             (
