@@ -15,7 +15,7 @@ pub use flows::*;
 
 /// Version of everything in this module. Recorded in [`Settings::layout`] and
 /// compared before any pinned map is adopted.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// Most virtual services of one instance.
 pub const MAX_SERVICES: u32 = 256;
@@ -302,6 +302,8 @@ pub mod measure {
     pub const SYN_TO_SYN_ACK: u8 = 2;
     /// First client data to first server data.
     pub const FIRST_RESPONSE: u8 = 3;
+    /// Client data to the server's data after it, at every turn.
+    pub const REQUEST_TO_RESPONSE: u8 = 4;
 }
 
 /// A virtual service. Map `SERVICE_TABLE`, memory-mapped.
@@ -326,8 +328,9 @@ pub struct Service {
     pub measure: u8,
     /// See [`forwarding`].
     pub forwarding: u8,
-    /// Visible padding, zero.
-    pub padding: u8,
+    /// Unanswered SYNs after which a flow's next one goes to another backend; 0:
+    /// never.
+    pub reassign: u8,
     /// Bytes in both directions from which a flow is "long".
     pub short_flow_bytes: u32,
     /// Visible padding, zero.
@@ -610,7 +613,7 @@ pub mod name_state {
 
 mod feedback;
 mod flows;
-pub use feedback::{Budget, budget_flags};
+pub use feedback::{Budget, Failure, SynGuard, budget_flags, failure_kind};
 mod sizes;
 #[cfg(feature = "user")]
 mod user;

@@ -28,6 +28,22 @@ impl Admission {
         full: false,
         dummies: 0,
     };
+
+    /// As one word, which a BPF function can return.
+    #[inline(always)]
+    pub const fn word(&self) -> u64 {
+        (self.dummies as u64) << 32 | (self.full as u64) << 1 | self.spared as u64
+    }
+
+    /// The reverse of [`Admission::word`].
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        Self {
+            spared: word & 1 != 0,
+            full: word & 2 != 0,
+            dummies: (word >> 32) as u32,
+        }
+    }
 }
 
 /// Judges one more flow of a backend of which `begun` have begun, ever, and
@@ -84,6 +100,7 @@ mod tests {
                 full,
                 dummies,
             };
+            assert_eq!(Admission::from_word(found.word()), found);
             assert_eq!(found, expected, "{flags} {begun} {flows} {tick} {attended}");
         }
         assert_eq!(

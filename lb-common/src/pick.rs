@@ -87,15 +87,6 @@ impl Picked {
             overruled: false,
         }
     }
-
-    /// Against its budget.
-    #[inline(always)]
-    pub const fn overruled(backend: u16) -> Self {
-        Self {
-            overruled: true,
-            ..Self::plain(backend)
-        }
-    }
 }
 
 /// Steps of a binary search over at most 65,535 members.
@@ -105,21 +96,13 @@ const SEARCH_STEPS: u32 = 16;
 /// one with a tenth of the slots once in 29.
 const RING_DRAWS: u32 = 32;
 
-/// Whether a backend takes new flows within its budget, if not necessarily this
-/// one.
-#[inline(always)]
-fn takes_flows<P: Pool>(pool: &P, backend: u16) -> bool {
-    match pool.candidate(backend) {
-        Some(candidate) => candidate.takes_new_flows() && !candidate.admission.spared,
-        None => false,
-    }
-}
-
 /// How a backend stands to this flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fitness {
     /// Takes it.
     Fit,
+    /// Takes flows, but not this one.
+    Refused,
     /// Takes it if nobody else does.
     Spared,
     /// Does not.
@@ -128,15 +111,17 @@ enum Fitness {
 
 #[inline(always)]
 fn fitness<P: Pool>(pool: &P, backend: u16) -> Fitness {
-    match pool.candidate(backend) {
-        Some(candidate) if candidate.takes_new_flows() && !pool.is_refused(backend) => {
-            if candidate.admission.spared {
-                Fitness::Spared
-            } else {
-                Fitness::Fit
-            }
-        }
-        Some(_) | None => Fitness::Unfit,
+    let Some(candidate) = pool.candidate(backend) else {
+        return Fitness::Unfit;
+    };
+    if !candidate.takes_new_flows() {
+        return Fitness::Unfit;
+    }
+    match (candidate.admission.spared, pool.is_refused(backend)) {
+        (false, false) => Fitness::Fit,
+        (false, true) => Fitness::Refused,
+        (true, false) => Fitness::Spared,
+        (true, true) => Fitness::Unfit,
     }
 }
 
@@ -171,61 +156,80 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<Picked> {
             low = middle + 1;
         }
     }
-    let first = pool.member(low)?;
-    // Whoever takes the flow if nobody is fit, and how far the cursor moves then.
-    let mut spare = None;
-    match fitness(pool, first.backend) {
-        Fitness::Fit => return Some(Picked::plain(first.backend)),
-        Fitness::Spared => spare = Some((first.backend, 0)),
-        Fitness::Unfit => {}
-    }
 
-    // Jump run after run. `skip` is how far the cursor must move so that the
-    // next flow follows this one in the first run that takes flows at all.
-    let mut found = None;
-    let mut jumping = !takes_flows(pool, first.backend);
-    let mut skip = if jumping {
-        first.prefix.saturating_sub(slot) as u64
-    } else {
-        0
+    let mut walk = Walk {
+        skip: 0,
+        spare_skip: 0,
+        low,
+        members,
+        slot,
+        found: Looked::NONE,
+        jumping: true,
     };
-    pool.each(members - 1, |step| {
-        let mut index = low + 1 + step;
-        if index > members {
-            index -= members;
+    pool.each(members, |step| walk.visit(pool, step));
+    let picked = walk.found.picked()?;
+    let skip = if picked.overruled {
+        walk.spare_skip
+    } else {
+        walk.skip
+    };
+    if skip > 0 {
+        pool.advance(skip);
+    }
+    Some(picked)
+}
+
+/// A walk from run to run. One struct, which a loop's callback is given by one
+/// pointer: a BPF stack is small.
+struct Walk {
+    /// How far the cursor must move so that the next flow follows this one in the
+    /// first run that takes flows at all.
+    skip: u64,
+    /// The same if nobody is fit.
+    spare_skip: u64,
+    /// The member that the walk begins at, from 1.
+    low: u32,
+    members: u32,
+    /// Slot of the cursor.
+    slot: u32,
+    found: Looked,
+    /// Nobody has been met yet that takes flows.
+    jumping: bool,
+}
+
+impl Walk {
+    /// Looks at the member `step` further on; whether to go on.
+    #[inline(always)]
+    fn visit<P: Pool>(&mut self, pool: &P, step: u32) -> bool {
+        let mut index = self.low + step;
+        if index > self.members {
+            index -= self.members;
         }
         let Some(member) = pool.member(index) else {
             return false;
         };
         match fitness(pool, member.backend) {
             Fitness::Fit => {
-                found = Some(member.backend);
+                self.found = Looked::fit(member.backend);
                 return false;
             }
-            Fitness::Spared if spare.is_none() => spare = Some((member.backend, skip)),
+            Fitness::Refused => self.jumping = false,
+            Fitness::Spared if self.found.is_none() => {
+                self.found = Looked::spared(member.backend);
+                self.spare_skip = self.skip;
+            }
             Fitness::Spared | Fitness::Unfit => {}
         }
-        if jumping && takes_flows(pool, member.backend) {
-            jumping = false;
-        }
-        if jumping {
-            let before = match index {
-                1 => 0,
-                _ => pool.member(index - 1).map_or(0, |m| m.prefix),
+        if self.jumping {
+            let before = match (step, index) {
+                (0, _) => self.slot,
+                (_, 1) => 0,
+                (_, index) => pool.member(index - 1).map_or(0, |m| m.prefix),
             };
-            skip += member.prefix.wrapping_sub(before) as u64;
+            self.skip += member.prefix.wrapping_sub(before) as u64;
         }
         true
-    });
-    let (picked, skip) = match (found, spare) {
-        (Some(backend), _) => (Picked::plain(backend), skip),
-        (None, Some((backend, skip))) => (Picked::overruled(backend), skip),
-        (None, None) => return None,
-    };
-    if skip > 0 {
-        pool.advance(skip);
     }
-    Some(picked)
 }
 
 /// The lowest `cost` ÷ weight among those that may take the flow, ties by higher
@@ -235,7 +239,6 @@ pub fn weighted_round_robin<P: Pool>(pool: &P) -> Option<Picked> {
 #[inline(always)]
 fn cheapest<P: Pool>(pool: &P, trials: bool, cost: impl Fn(&Candidate) -> u64) -> Option<Picked> {
     let mut best = Best::NONE;
-    let mut spare = Best::NONE;
     let mut tried = None;
     pool.each(pool.members(), |position| {
         let Some(member) = pool.member(position + 1) else {
@@ -247,16 +250,17 @@ fn cheapest<P: Pool>(pool: &P, trials: bool, cost: impl Fn(&Candidate) -> u64) -
         if !candidate.takes_new_flows() || pool.is_refused(member.backend) {
             return true;
         }
-        let cost = cost(&candidate);
-        if candidate.admission.spared {
-            spare.offer(member.backend, cost, candidate.weight);
-            return true;
-        }
-        if trials && candidate.trial && pool.take_trial(member.backend) {
+        let spared = candidate.admission.spared;
+        if trials && !spared && candidate.trial && pool.take_trial(member.backend) {
             tried = Some(member.backend);
             return false;
         }
-        best.offer(member.backend, cost, candidate.weight);
+        best.offer(Best {
+            cost: cost(&candidate),
+            weight: candidate.weight & 0xffff,
+            backend: member.backend,
+            spared,
+        });
         true
     });
     if let Some(backend) = tried {
@@ -265,37 +269,44 @@ fn cheapest<P: Pool>(pool: &P, trials: bool, cost: impl Fn(&Candidate) -> u64) -
             ..Picked::plain(backend)
         });
     }
-    if best.weight > 0 {
-        return Some(Picked::plain(best.backend));
-    }
-    (spare.weight > 0).then_some(Picked::overruled(spare.backend))
+    (best.weight > 0).then_some(Picked {
+        overruled: best.spared,
+        ..Picked::plain(best.backend)
+    })
 }
 
-/// The best of the backends offered so far.
+/// The best of the backends offered so far. Small: it lives on a BPF stack.
 struct Best {
-    backend: u16,
-    /// 0: none yet.
-    weight: u64,
     cost: u64,
+    /// 16 bits; 0: none yet.
+    weight: u32,
+    backend: u16,
+    /// By its budget: worse than any that is not.
+    spared: bool,
 }
 
 impl Best {
     const NONE: Self = Self {
-        backend: 0,
-        weight: 0,
         cost: 0,
+        weight: 0,
+        backend: 0,
+        spared: true,
     };
 
     #[inline(always)]
-    fn offer(&mut self, backend: u16, cost: u64, weight: u32) {
-        let weight = weight as u64 & 0xffff;
-        let (mine, theirs) = (cost * self.weight, self.cost * weight);
-        if self.weight == 0 || mine < theirs || mine == theirs && weight > self.weight {
-            *self = Self {
-                backend,
-                weight,
-                cost,
-            };
+    fn offer(&mut self, other: Self) {
+        let (mine, theirs) = (
+            other.cost * self.weight as u64,
+            self.cost * other.weight as u64,
+        );
+        let cheaper = mine < theirs || mine == theirs && other.weight > self.weight;
+        let better = if other.spared == self.spared {
+            self.weight == 0 || cheaper
+        } else {
+            self.spared
+        };
+        if better {
+            *self = other;
         }
     }
 }
@@ -352,32 +363,77 @@ pub fn aca_shares<P: Pool>(pool: &P, trials: bool) -> Option<Picked> {
             });
         }
     }
-    let mut found = None;
-    let mut spare = None;
+    let mut found = Looked::NONE;
+    let mut looking = true;
     pool.each(RING_DRAWS, |_| match pool.next_ring_slot() {
-        Some(backend) => look(pool, backend, &mut found, &mut spare),
+        Some(backend) if look(pool, backend, &mut found) => true,
+        Some(_) => {
+            looking = false;
+            false
+        }
         None => false,
     });
-    if found.is_none() {
+    if looking {
         pool.each(pool.members(), |position| match pool.member(position + 1) {
-            Some(member) => look(pool, member.backend, &mut found, &mut spare),
+            Some(member) => look(pool, member.backend, &mut found),
             None => false,
         });
     }
-    match (found, spare) {
-        (Some(backend), _) => Some(Picked::plain(backend)),
-        (None, Some(backend)) => Some(Picked::overruled(backend)),
-        (None, None) => None,
+    found.picked()
+}
+
+/// What a search has come to: nobody, the first that is spared, or one that is
+/// fit. One word, since it lives on a BPF stack.
+struct Looked(u32);
+
+impl Looked {
+    const NONE: Self = Self(0);
+    const FIT: u32 = 1 << 16;
+    const SPARED: u32 = 1 << 17;
+
+    #[inline(always)]
+    const fn fit(backend: u16) -> Self {
+        Self(Self::FIT | backend as u32)
+    }
+
+    #[inline(always)]
+    const fn spared(backend: u16) -> Self {
+        Self(Self::SPARED | backend as u32)
+    }
+
+    #[inline(always)]
+    const fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
+    const fn picked(&self) -> Option<Picked> {
+        if self.0 == 0 {
+            return None;
+        }
+        Some(Picked {
+            overruled: self.0 & Self::SPARED != 0,
+            ..Picked::plain(self.0 as u16)
+        })
     }
 }
 
 /// Takes note of a backend; whether to go on looking.
 #[inline(always)]
-fn look<P: Pool>(pool: &P, backend: u16, found: &mut Option<u16>, spare: &mut Option<u16>) -> bool {
+fn look<P: Pool>(pool: &P, backend: u16, found: &mut Looked) -> bool {
+    // Every arm answers for itself: an answer read from memory is one of which
+    // the BPF verifier does not know that it is 0 or 1.
     match fitness(pool, backend) {
-        Fitness::Fit => *found = Some(backend),
-        Fitness::Spared if spare.is_none() => *spare = Some(backend),
-        Fitness::Spared | Fitness::Unfit => {}
+        Fitness::Fit => {
+            *found = Looked::fit(backend);
+            false
+        }
+        Fitness::Spared => {
+            if found.is_none() {
+                *found = Looked::spared(backend);
+            }
+            true
+        }
+        Fitness::Refused | Fitness::Unfit => true,
     }
-    found.is_none()
 }

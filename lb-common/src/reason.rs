@@ -141,6 +141,13 @@ reasons! {
     /// A server, or a router in front of it, said that the server cannot be
     /// reached (the error is counted in `icmp_relayed` too).
     ServerUnreachable = 36, "server_unreachable", false;
+    /// Dropped: the service has as many unanswered SYNs as SynGuard lets it have.
+    SynGuard = 37, "syn_guard", true;
+    /// A flow's SYN went to another server, since the first one left so many
+    /// unanswered.
+    Reassigned = 38, "reassigned", false;
+    /// A failure of which the ring had no room to tell; it is counted all the same.
+    FailureUntold = 39, "failure_untold", false;
 }
 
 #[cfg(test)]

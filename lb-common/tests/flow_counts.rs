@@ -365,6 +365,11 @@ fn what_track_tells() {
         }
     );
     assert_eq!(world.state(), HalfOpen);
+    let answered = Tracked {
+        answered: true,
+        ..Tracked::default()
+    };
+    assert_eq!(world.bare(Server, SYN | ACK), answered);
     assert_eq!(world.bare(Server, SYN | ACK), Tracked::default());
     assert_eq!(
         world.bare(Client, SYN),

@@ -13,7 +13,7 @@ mod table;
 mod world;
 
 use drive::{CLIENT_ISN, Outcome, SERVER_ISN, TCP, bare, find};
-use lb_common::abi::measure::{FIRST_RESPONSE, SYN_TO_FIN, SYN_TO_SYN_ACK};
+use lb_common::abi::measure::{FIRST_RESPONSE, REQUEST_TO_RESPONSE, SYN_TO_FIN, SYN_TO_SYN_ACK};
 use lb_common::flow::{Arrival, Ended, Tracked, meta, note_hop};
 use lb_common::tcp::Side::{self, Client, Server};
 use lb_common::tcp::State::Established;
@@ -281,4 +281,39 @@ fn a_hop_is_noted_once_and_kept() {
     // The next owner of the tuple begins without.
     assert!(matches!(world.syn(), Outcome::Opened { .. }));
     assert_eq!(meta::hop(found().meta), 0);
+}
+
+/// `request-to-response`: every turn from client to server and back is one
+/// measurement, however many requests a connection carries; what either side
+/// sends in several segments is one turn, and waiting between them is none.
+#[test]
+fn every_turn_is_measured() {
+    // Microseconds since the SYN, side, offset of the data, ACK of the other's;
+    // the time that is reported.
+    type Step = (u64, Side, u32, u32, Option<u64>);
+    let nat: &[Step] = &[
+        (1_000, Client, 0, 0, None),
+        (1_500, Client, 100, 0, None),
+        (5_000, Server, 0, 200, Some(4_000)),
+        (6_000, Server, 100, 200, None),
+        // The client thinks for a minute.
+        (60_000_000, Client, 200, 200, None),
+        (60_007_000, Server, 200, 300, Some(7_000)),
+        // Longer than 32 bits of microseconds after the SYN.
+        (5_000_000_000, Client, 300, 300, None),
+        (5_000_000_250, Server, 300, 400, Some(250)),
+    ];
+    let mut world = World::of(TCP, REQUEST_TO_RESPONSE);
+    let start = world.at.micros;
+    world.bare(Server, SYN | ACK);
+    world.bare(Client, ACK);
+    for &(at, side, offset, other, expected) in nat {
+        world.at.micros = start + at;
+        let tracked = world.data(side, offset, other, 100);
+        let found = tracked.turn.map(|turn| turn.sample_us.expect("a time"));
+        assert_eq!(found, expected, "at {at}");
+        assert_eq!(tracked.ended, None);
+    }
+    let ended = end(&world, &bare(Server, FIN | ACK));
+    assert_eq!((ended.sample_us, ended.failed), (None, false));
 }

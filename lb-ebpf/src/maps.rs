@@ -13,10 +13,11 @@ use aya_ebpf::{
 use core::{arch::asm, cell::Cell, ffi::c_void};
 use lb_common::{
     abi::{
-        Backend, Bucket4, Bucket6, Budget, ClassSums, ClockReading, ColdBucket, Cursor,
+        Backend, Bucket4, Bucket6, Budget, ClassSums, ClockReading, ColdBucket, Cursor, Failure,
         HISTOGRAM_BUCKETS, Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS,
         MAX_SERVICES, MEMBER_SLOTS, Member, Name, PoolAddress, RING_CHUNKS, Report, Service,
-        ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic, region,
+        ServiceKey, Settings, SpillKey, Spilled4, Spilled6, SynGuard, Traffic, region,
+        ticks_between,
     },
     admission::{Admission, admit},
     atomic::Word,
@@ -27,6 +28,7 @@ use lb_common::{
     pick::{Candidate, Pool, takes_new_flows},
     ports::Ports,
     reason::{REASONS as REASON_COUNT, Reason},
+    syn_guard::{Guarded, Limit},
     tcp::State,
 };
 
@@ -62,6 +64,10 @@ static BACKEND_NAMES: Array<Name, BACKENDS_MAX, MMAPABLE> = Array::new();
 static LIVE: Array<Live, BACKENDS_MAX, MMAPABLE> = Array::new();
 #[btf_map]
 static BUDGETS: Array<Budget, BACKENDS_MAX, MMAPABLE> = Array::new();
+#[btf_map]
+static FAILURES: RingBuf<Failure, 262_144> = RingBuf::new();
+#[btf_map]
+static SYN_GUARDS: Array<SynGuard, SERVICES_MAX, MMAPABLE> = Array::new();
 #[btf_map]
 static REPORTS: PerCpuArray<Report, BACKENDS_MAX> = PerCpuArray::new();
 #[btf_map]
@@ -115,6 +121,12 @@ pub(crate) struct Scratch {
     pub collided: Cell<u32>,
     /// Not zero: a backend that may take new flows has all that it can.
     pub full: Cell<u32>,
+    /// Index of the backend that the flow is taken from; 0: none.
+    pub former: Cell<u32>,
+    /// The time of a request that was answered, microseconds.
+    pub turn_us: Cell<u64>,
+    /// What the pick answered.
+    pub picked: Cell<u32>,
     /// Index of the service whose backends are asked.
     pub service: u32,
     /// A flow that a packet changes, and the packet.
@@ -125,6 +137,9 @@ pub(crate) struct Scratch {
     pub tick: u32,
     /// What a packet is put into.
     pub outer: Outer,
+    /// Keys of look-ups: the stack has no room to spare.
+    service_key: ServiceKey,
+    hop_key: HopKey,
     spilled: Spilled6,
     /// The parameters of a route look-up.
     pub fib: FibLookup,
@@ -249,8 +264,10 @@ pub(crate) fn filter_has(bit: u32) -> bool {
 
 #[inline(always)]
 pub(crate) fn service_index(key: &ServiceKey) -> Option<u32> {
+    let scratch = scratch()?;
+    scratch.service_key = *key;
     // SAFETY: the value is copied at once; it never changes under a key.
-    unsafe { SERVICES.get(key) }.copied()
+    unsafe { SERVICES.get(&scratch.service_key) }.copied()
 }
 
 #[inline(always)]
@@ -270,15 +287,62 @@ pub(crate) fn hop(index: u32) -> Option<&'static Hop> {
 
 #[inline(always)]
 pub(crate) fn hop_index(key: &HopKey) -> Option<u32> {
+    let scratch = scratch()?;
+    scratch.hop_key = *key;
     // SAFETY: as in `service_index`.
-    unsafe { HOP_INDEX.get(key) }.copied()
+    unsafe { HOP_INDEX.get(&scratch.hop_key) }.copied()
 }
 
 /// Tells the controller of a next hop that has no index yet. A full ring loses
 /// the wish; the next packet wishes again.
 #[inline(always)]
 pub(crate) fn want_hop(key: &HopKey) {
-    let _ = WANTED.output(key, 0);
+    if let Some(scratch) = scratch() {
+        scratch.hop_key = *key;
+        let _ = WANTED.output(&scratch.hop_key, 0);
+    }
+}
+
+/// Tells the controller of a failure. A full ring loses the record: the count of
+/// failures still tells how many there were.
+#[inline(always)]
+pub(crate) fn tell(failure: &Failure) {
+    if FAILURES.output(failure, 0).is_err() {
+        count(Reason::FailureUntold);
+    }
+}
+
+/// Counts a flow that a backend did not answer and that goes to another.
+#[inline(always)]
+pub(crate) fn charge_syn_timeout(backend: u16) {
+    if let Some(live) = live(backend) {
+        live.syn_timeouts.add(1);
+    }
+}
+
+/// The limit of a service's SynGuard and its count, if it has any.
+#[inline(always)]
+pub(crate) fn syn_guard(service: u32) -> Option<(Limit, &'static Guarded)> {
+    let guard = checked(SYN_GUARDS.get_ptr(service)?);
+    // SAFETY: an element of the array; the controller writes both by one store
+    // each.
+    let (unanswered, interval_us) = unsafe {
+        (
+            (&raw const (*guard).unanswered).read_volatile(),
+            (&raw const (*guard).interval_us).read_volatile(),
+        )
+    };
+    if unanswered == 0 {
+        return None;
+    }
+    let limit = Limit {
+        unanswered,
+        interval_us,
+    };
+    // SAFETY: `Guarded` is the shared view of the two words from `origin_us` on;
+    // array elements live as long as the program.
+    let guarded = unsafe { &*(&raw const (*guard).origin_us).cast::<Guarded>() };
+    Some((limit, guarded))
 }
 
 /// Adds a flow's end to the report of its backend.
@@ -524,7 +588,7 @@ fn live(backend: u16) -> Option<&'static LiveWords> {
 }
 
 /// A service's backends, for one new flow.
-pub(crate) struct ServicePool<R: Fn(&Backend) -> bool, M: Fn()> {
+pub(crate) struct ServicePool<R: Fn(&Backend) -> bool> {
     /// Index into the service maps.
     pub service: u32,
     /// Published member list.
@@ -534,12 +598,53 @@ pub(crate) struct ServicePool<R: Fn(&Backend) -> bool, M: Fn()> {
     /// Failures are held against a backend, trials are honoured: the daemon
     /// gave a sign of life lately.
     pub attended: bool,
-    /// The tick of the flow's first packet.
-    pub tick: u32,
+    /// The backend that the flow is taken from, if it is: it gets the flow only
+    /// if nobody else takes it.
+    pub former: u16,
     /// Whether the flow may not go to this backend.
     pub refused: R,
-    /// Takes note that a backend has all that it can.
-    pub at_maximum: M,
+}
+
+/// Flows of a backend in the handshake or past it; below zero where loads of
+/// racing counters missed each other.
+#[inline(always)]
+fn active(live: &LiveWords) -> u64 {
+    let half_open = live
+        .half_opened
+        .load()
+        .wrapping_sub(live.half_closed.load());
+    half_open.wrapping_add(live.opened.load().wrapping_sub(live.closed.load()))
+}
+
+/// Whether the daemon gave a sign of life lately, as of a packet at `tick`.
+#[inline(always)]
+pub(crate) fn is_attended(settings: &Settings, tick: u32) -> bool {
+    ticks_between(settings.heartbeat, tick) < settings.heartbeat_expiry
+}
+
+/// What a backend's budget says of the flow in the scratch space, as
+/// [`Admission::word`]. A global function, so that it costs the picks no stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_admit(index: u32) -> u64 {
+    let (Some(scratch), Some(settings)) = (scratch(), settings()) else {
+        return 0;
+    };
+    let (Some(backend), Some(live), Some(budget)) = (
+        backend(index as u16),
+        live(index as u16),
+        BUDGETS.get(index),
+    ) else {
+        return 0;
+    };
+    let tick = scratch.opening.tick;
+    let flows = flows(active(live));
+    let attended = is_attended(settings, tick);
+    let admission = admit(budget, live.half_opened.load(), flows, tick, attended);
+    if admission.full && takes_new_flows(backend.flags, backend.weight) {
+        scratch.full.set(1);
+    }
+    admission.word()
 }
 
 /// A count of flows. Loads of racing counters may miss each other: one below
@@ -555,7 +660,7 @@ fn flows(count: u64) -> u32 {
     }
 }
 
-impl<R: Fn(&Backend) -> bool, M: Fn()> Pool for ServicePool<R, M> {
+impl<R: Fn(&Backend) -> bool> Pool for ServicePool<R> {
     #[inline(always)]
     fn member(&self, index: u32) -> Option<Member> {
         let (offset, _) = region(self.members);
@@ -591,18 +696,14 @@ impl<R: Fn(&Backend) -> bool, M: Fn()> Pool for ServicePool<R, M> {
     fn candidate(&self, index: u16) -> Option<Candidate> {
         let backend = backend(index)?;
         let live = live(index)?;
-        let begun = live.half_opened.load();
-        let mut count = begun.wrapping_sub(live.half_closed.load());
-        count = count.wrapping_add(live.opened.load().wrapping_sub(live.closed.load()));
-        let admission = match BUDGETS.get(index as u32) {
+        let mut count = active(live);
+        let mut admission = match BUDGETS.get(index as u32) {
             Some(budget) if budget.flags != 0 || budget.dummies != 0 => {
-                admit(budget, begun, flows(count), self.tick, self.attended)
+                Admission::from_word(steerline_admit(index as u32))
             }
             Some(_) | None => Admission::NONE,
         };
-        if admission.full && takes_new_flows(backend.flags, backend.weight) {
-            (self.at_maximum)();
-        }
+        admission.spared |= index == self.former;
         if self.attended {
             let failures = live.resets.load() + live.syn_timeouts.load();
             count = count.wrapping_add(failures.wrapping_sub(live.forgiven.load()));

@@ -148,7 +148,7 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
             answer::ask::<F>(ctx, Answer::Reset);
             Err(Reason::Internal)
         }
-        find::Flow::ToServer(found) if !open::must_pick_again(&found, &transport) => {
+        find::Flow::ToServer(found) if !open::must_pick_again::<F>(&found, &transport) => {
             if rewrite::is_direct(&found) {
                 rewrite::direct::<F>(&found, &transport, tick);
                 return emit::direct(ctx, settings, found.backend(), found.client, &ip);

@@ -85,6 +85,13 @@ pub enum Verb {
     /// one object a line then.
     Events(Events),
 
+    /// Say why the backends of a service are what they are
+    ///
+    /// Per backend: what the file, operators, the adaptive load, slow start and
+    /// failures say of it, what that comes to, and what will change next by
+    /// itself, and when. A backend in slow start comes with its whole ramp.
+    Explain(Explain),
+
     /// Let a backend's connections run out: no new ones, the open ones have
     /// `drain_timeout`
     ///
@@ -151,6 +158,18 @@ pub struct Events {
     /// Go on with what happens
     #[arg(long, short)]
     pub follow: bool,
+
+    /// How it prints.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// `explain` and which service.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Explain {
+    /// Name of the service, as in the configuration file
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
 
     /// How it prints.
     #[command(flatten)]

@@ -38,6 +38,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         | Verb::Detach(output) => *output,
         Verb::Flows(flows) => flows.output,
         Verb::Events(events) => events.output,
+        Verb::Explain(explain) => explain.output,
         Verb::Drain(target) | Verb::Disable(target) | Verb::Enable(target) => target.output,
         Verb::Weight(weight) => weight.output,
     };
@@ -122,6 +123,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Verb::Enable(target) => verbs::order(&config, "enable", &target),
         Verb::Weight(weight) => verbs::weight(&config, &weight),
         Verb::Reload(output) => verbs::reload(&config, output),
+        Verb::Explain(explain) => verbs::explain(&config, explain),
         // Answered before the configuration was read.
         Verb::Completions { .. } => Ok(Exit::Done),
     }

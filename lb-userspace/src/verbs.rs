@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use serde_json::Value;
 use std::{fmt::Write as _, io::Write as _};
 use steerline::{
-    cli::{Cli, Events, Exit, Flows, GivenWeight, Output, Target, Weight},
+    cli::{Cli, Events, Exit, Explain, Flows, GivenWeight, Output, Target, Weight},
     config::Config,
     daemon::{self, Followed, Refusal, Reply, Request},
     dataplane::{Maps, Pins},
@@ -43,6 +43,14 @@ pub(crate) fn weight(config: &Config, weight: &Weight) -> Result<Exit> {
 /// `reload`.
 pub(crate) fn reload(config: &Config, output: Output) -> Result<Exit> {
     ask(config, &Request::Reload {}, output, reloaded)
+}
+
+/// `explain`.
+pub(crate) fn explain(config: &Config, explain: Explain) -> Result<Exit> {
+    let request = Request::Explain {
+        service: explain.service,
+    };
+    ask(config, &request, explain.output, status::render_explanation)
 }
 
 fn ask(

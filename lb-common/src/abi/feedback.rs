@@ -33,3 +33,48 @@ pub struct Budget {
     /// Visible padding, zero.
     pub padding: u32,
 }
+
+/// Kinds of [`Failure`].
+pub mod failure_kind {
+    /// The server reset the flow.
+    pub const RESET: u8 = 1;
+    /// The server left `reassign` SYNs unanswered, and the flow goes to another.
+    pub const REASSIGNED: u8 = 2;
+}
+
+/// A failed flow: the record of ring `FAILURES`. It may be lost where the ring
+/// is full; its count in [`super::Live`] is not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct Failure {
+    /// See [`crate::flow::client_word`].
+    pub client: u64,
+    /// Monotonic microseconds.
+    pub at_us: u64,
+    /// Index into the backend maps.
+    pub backend: u16,
+    /// How often the client repeated its SYN.
+    pub repeats: u16,
+    /// See [`failure_kind`].
+    pub kind: u8,
+    /// Visible padding, zero.
+    pub padding: [u8; 3],
+}
+
+/// SynGuard of one service, on its own cache line. Map `SYN_GUARDS`,
+/// memory-mapped, by service index. The controller writes the limit, the packet
+/// path the rest ([`crate::syn_guard`]).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Pod, Zeroable)]
+pub struct SynGuard {
+    /// SYNs without an answer within an interval; 0: no limit.
+    pub unanswered: u32,
+    /// Length of an interval, microseconds.
+    pub interval_us: u32,
+    /// See [`crate::syn_guard::Guarded`].
+    pub origin_us: u64,
+    /// The same.
+    pub window: u64,
+    /// Visible padding, zero.
+    pub padding: [u64; 5],
+}

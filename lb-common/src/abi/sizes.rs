@@ -27,4 +27,6 @@ const _: () = {
     assert!(size_of::<Spilled6>() == 128);
     assert!(size_of::<Name>() == 72);
     assert!(size_of::<Budget>() == 32);
+    assert!(size_of::<Failure>() == 24);
+    assert!(size_of::<SynGuard>() == 64);
 };

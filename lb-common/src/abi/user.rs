@@ -29,4 +29,6 @@ pod!(
     PoolAddress,
     Name,
     Budget,
+    Failure,
+    SynGuard,
 );

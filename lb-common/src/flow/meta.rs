@@ -16,7 +16,8 @@ pub const REPORTED: u64 = 1 << 4;
 pub const LONG: u64 = 1 << 5;
 /// The service measures the first response.
 pub const FIRST_RESPONSE: u64 = 1 << 6;
-/// The client's first data was seen (kept only for first-response).
+/// The client's first data was seen (kept only for first-response); with
+/// [`TURNS`], the client's data is unanswered.
 pub const REQUESTED: u64 = 1 << 7;
 /// The server's first data after it was seen.
 pub const RESPONDED: u64 = 1 << 8;
@@ -34,6 +35,10 @@ pub const TENTATIVE: u64 = 1 << 10;
 /// Ended by the controller: whoever goes on is told so by a reset. Kept for as
 /// long as an established flow may be idle, unless its place is wanted.
 pub const REFUSED: u64 = 1 << 13;
+/// The service measures every turn from client to server.
+pub const TURNS: u64 = 1 << 14;
+/// With [`TURNS`], flips at every answer, so that each has one owner.
+pub const TURNED: u64 = RESPONDED;
 /// On way 0 of a bucket: flows with this primary bucket may be in the
 /// spill. Belongs to the bucket: kept whatever happens to the way.
 pub const SPILLED: u64 = 1 << 15;

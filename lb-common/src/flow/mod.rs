@@ -50,7 +50,7 @@ pub use open::{Placed, Survey, Target, Twin, place, survey};
 pub use opening::Opening;
 pub use paired::Paired;
 pub use sweep::{Expired, count_expired, expire, forget_hop, patience};
-pub use track::{Arrival, Ended, Measures, Tracked, is_quiet, track};
+pub use track::{Arrival, Ended, Measures, Tracked, is_quiet, note, track};
 pub use words::{
     Bucket, ColdWay, ColdWays, EndsWords, LiveWords, SpilledWay, Way, WideBucket, WideSpilledWay,
 };

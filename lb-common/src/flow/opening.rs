@@ -31,6 +31,8 @@ pub struct Opening {
     pub sequence: u32,
     /// The service measures the first response.
     pub first_response: bool,
+    /// The service measures every turn from client to server.
+    pub turns: bool,
     /// Opened by a datagram instead of a SYN.
     pub datagram: bool,
     /// The server answers directly.
@@ -145,6 +147,9 @@ impl Opening {
         // Of datagrams in direct return no answer is ever seen.
         if self.first_response && !(self.datagram && self.one_sided) {
             word |= meta::FIRST_RESPONSE;
+        }
+        if self.turns {
+            word |= meta::TURNS;
         }
         if self.datagram {
             word |= meta::REQUESTED;

@@ -11,6 +11,12 @@ pub struct Expired {
     pub backend: u16,
     /// The state in which it was silent for too long.
     pub state: State,
+    /// The server did not answer the SYN in time.
+    pub syn_timeout: bool,
+    /// See [`super::client_word`].
+    pub client: u64,
+    /// How often the client repeated its SYN.
+    pub repeats: u32,
 }
 
 /// Frees a way whose flow has been silent for its state's timeout. `live` are
@@ -33,14 +39,21 @@ pub fn expire<'a>(
         return None;
     }
     let backend = way.virtual_end.load() as u16;
-    let timed_out = blames_server(word, repeats());
+    let (client, repeats) = (way.client.load(), repeats());
+    let timed_out = blames_server(word, repeats);
     if !way.meta.replace(word, meta::successor(word, State::Free)) {
         return None;
     }
     if let Some(live) = live(backend) {
         leave(live, state, timed_out);
     }
-    Some(Expired { backend, state })
+    Some(Expired {
+        backend,
+        state,
+        syn_timeout: timed_out && matches!(state, State::HalfOpen),
+        client,
+        repeats,
+    })
 }
 
 /// The state whose timeout a flow has: what the controller ended with a reset

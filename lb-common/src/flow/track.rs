@@ -46,10 +46,15 @@ pub struct Ended {
 pub struct Tracked {
     /// The flow ended by this segment, and was not reported before.
     pub ended: Option<Ended>,
+    /// The server answered a request: its time, in the form of a report. The flow
+    /// goes on.
+    pub turn: Option<Ended>,
     /// The client repeated its SYN and the server has not answered.
     pub repeated_syn: bool,
     /// A flow that seemed reset goes on.
     pub restored: bool,
+    /// The server answered the SYN, as far as is seen.
+    pub answered: bool,
 }
 
 /// Attempts to swap a meta word that other CPUs change too. A loser's packet
@@ -64,6 +69,7 @@ pub fn is_quiet(word: u64, arrival: &Arrival, tick: u32) -> bool {
     let plain = arrival.flags & (flags::SYN | flags::FIN | flags::RST) == 0;
     let telling = arrival.payload > 0 || word & meta::ONE_SIDED != 0;
     let measured = word & meta::FIRST_RESPONSE != 0 && word & meta::RESPONDED == 0 && telling;
+    let measured = measured || turns(word, arrival);
     let number = meta::number(word);
     let waiting = number.is(State::Datagram) && !matches!(arrival.side, Side::Server);
     let since = tick.wrapping_sub(meta::tick(word)) & TICK_MASK;
@@ -78,6 +84,20 @@ pub fn is_quiet(word: u64, arrival: &Arrival, tick: u32) -> bool {
 /// twice as dear (530 against 244 ns in `dsr`, `cargo xtask bench packet`). Idle
 /// times are minutes and more, so they lose nothing.
 const NOTED_EVERY: u32 = 8;
+
+/// Whether a segment may begin or answer a request of a flow whose every turn is
+/// measured.
+#[inline(always)]
+fn turns(word: u64, arrival: &Arrival) -> bool {
+    let asked = word & meta::REQUESTED != 0;
+    word & meta::TURNS != 0
+        && match arrival.side {
+            Side::Client => arrival.payload > 0 && !asked,
+            Side::Server => arrival.payload > 0 && asked,
+            // What answers there is an ACK number.
+            Side::ClientAlone => arrival.payload > 0 || asked,
+        }
+}
 
 /// Takes a segment into account. `service` answers what the flow's service
 /// measures; `micros` reads the fine clock and is called only for packets that
@@ -94,10 +114,23 @@ pub fn track<T: Table>(
     service: impl Fn(u32) -> Option<Measures>,
     micros: impl Fn() -> u64,
 ) -> Tracked {
-    let mut tracked = Tracked::default();
     if is_quiet(found.meta, arrival, tick) {
-        return tracked;
+        return Tracked::default();
     }
+    note(table, found, arrival, tick, service, micros)
+}
+
+/// [`track`] for a segment that is not quiet, where the caller knows that already.
+#[inline(always)]
+pub fn note<T: Table>(
+    table: &T,
+    found: &Found,
+    arrival: &Arrival,
+    tick: u32,
+    service: impl Fn(u32) -> Option<Measures>,
+    micros: impl Fn() -> u64,
+) -> Tracked {
+    let mut tracked = Tracked::default();
     let Some((way, cold)) = at(table, found.slot, found.client) else {
         return tracked;
     };
@@ -126,7 +159,11 @@ pub fn track<T: Table>(
             change.count(live);
         }
         tracked.repeated_syn = change.repeats_syn(arrival);
+        tracked.answered = change.answers_syn();
         tracked.restored = change.old().is_ended() && change.state().is_active();
+        if change.turns() {
+            tracked.turn = change.turn(found.backend(), cold, arrival, &micros);
+        }
         change.note(cold, arrival, &micros);
         if change.gains(meta::REPORTED)
             && let Some(measures) = service(cold.service.load())
@@ -195,6 +232,20 @@ fn successor(
             new |= meta::RESPONDED;
         }
     }
+    if turns(word, arrival) && step.state().is_active() {
+        let asked = word & meta::REQUESTED != 0;
+        let answers = match arrival.side {
+            Side::Client => false,
+            Side::Server => asked,
+            Side::ClientAlone => asked && acknowledges_data(cold, arrival),
+        };
+        if answers {
+            new = new & !meta::REQUESTED ^ meta::TURNED;
+        }
+        if arrival.payload > 0 && !matches!(arrival.side, Side::Server) {
+            new |= meta::REQUESTED;
+        }
+    }
     if (step.state().is_active() || ends)
         && let Some(measures) = service(cold.service.load())
         && is_long(cold, arrival, measures.short_flow_bytes)
@@ -249,6 +300,13 @@ impl Change {
         }
     }
 
+    /// The SYN-ACK; in direct return what completes the handshake.
+    #[inline(always)]
+    fn answers_syn(&self) -> bool {
+        let new = self.state();
+        self.old().is(State::HalfOpen) && (new.is(State::Answered) || new.is_active())
+    }
+
     #[inline(always)]
     fn repeats_syn(&self, arrival: &Arrival) -> bool {
         self.old().is(State::HalfOpen)
@@ -279,7 +337,7 @@ impl Change {
             cold.client_end
                 .store(arrival.sequence.wrapping_add(arrival.payload));
         }
-        if self.gains(meta::REQUESTED) {
+        if self.gains(meta::REQUESTED) && self.word & meta::TURNS == 0 {
             cold.request_us.store(elapsed(cold, micros()));
             if self.word & meta::ONE_SIDED != 0 && !self.state().is_ended() {
                 cold.client_end.store(arrival.acknowledgement);
@@ -288,6 +346,52 @@ impl Change {
         if self.gains(meta::RESPONDED) {
             cold.response_us.store(elapsed(cold, micros()));
         }
+    }
+
+    /// A request begins, or was answered.
+    #[inline(always)]
+    fn turns(&self) -> bool {
+        self.word & meta::TURNS != 0 && (self.gains(meta::REQUESTED) || self.is_answered())
+    }
+
+    #[inline(always)]
+    fn is_answered(&self) -> bool {
+        (self.word ^ self.new) & meta::TURNED != 0
+    }
+
+    /// The time of the request that was answered; a new one begins. Times are the
+    /// lower 32 bits of the clock, which tell spans of up to 71 minutes.
+    #[inline(always)]
+    fn turn(
+        &self,
+        backend: u16,
+        cold: &ColdWay,
+        arrival: &Arrival,
+        micros: &impl Fn() -> u64,
+    ) -> Option<Ended> {
+        let now = micros() as u32;
+        let began = cold.request_us.load();
+        let one_sided = self.word & meta::ONE_SIDED != 0;
+        if self.new & meta::REQUESTED != 0 {
+            // 0: none yet.
+            cold.request_us.store(if now == 0 { 1 } else { now });
+            if one_sided {
+                cold.client_end.store(arrival.acknowledgement);
+            }
+        }
+        if !self.is_answered() || began == 0 {
+            return None;
+        }
+        let took = now.wrapping_sub(began);
+        // There the ACK of the answer has gone the client's whole round trip, as
+        // the handshake did.
+        let trip = if one_sided { cold.syn_ack_us.load() } else { 0 };
+        Some(Ended {
+            backend,
+            long: self.new & meta::LONG != 0,
+            failed: false,
+            sample_us: Some(if took > trip { took - trip } else { 1 } as u64),
+        })
     }
 
     #[inline(always)]
@@ -404,6 +508,8 @@ fn sample(cold: &ColdWay, what: u8, one_sided: bool, now: u64) -> Option<u64> {
             let trip = if one_sided { cold.syn_ack_us.load() } else { 0 };
             Some(if took > trip { took - trip } else { 1 } as u64)
         }
+        // Reported turn by turn.
+        measure::REQUEST_TO_RESPONSE => None,
         _ => Some(now.saturating_sub(cold.syn_us.load())),
     }
 }

@@ -1,6 +1,7 @@
 //! The packet path's way of using the table, stage `open` and `find` of the
 //! XDP program, for flows that a test names by number.
 
+use lb_common::abi::measure::{FIRST_RESPONSE, REQUEST_TO_RESPONSE, SYN_TO_FIN};
 use lb_common::abi::{Ends, endpoint4};
 use lb_common::flow::{
     self, Arrival, Found, Measures, Opening, Paired, Placed, Slot, Table, Target, Tracked, Tuple,
@@ -100,6 +101,24 @@ pub(crate) fn find<T: Table>(table: &T, flow: Flow, side: Side, backend: u16) ->
     )
 }
 
+/// What a flow's service measures: one of [`lb_common::abi::measure`], or whether
+/// it is the first response.
+pub(crate) trait Measured {
+    fn measure(self) -> u8;
+}
+
+impl Measured for u8 {
+    fn measure(self) -> u8 {
+        self
+    }
+}
+
+impl Measured for bool {
+    fn measure(self) -> u8 {
+        if self { FIRST_RESPONSE } else { SYN_TO_FIN }
+    }
+}
+
 /// Opens a flow, as stage `open`: at most three surveys. `choose` picks a
 /// backend that the paired ones do not exclude; `drained` are backends that may
 /// not take new flows.
@@ -107,10 +126,11 @@ pub(crate) fn open<T: Table>(
     table: &T,
     flow: Flow,
     at: Moment,
-    measures_first_response: bool,
+    measures: impl Measured,
     drained: impl Fn(u16) -> bool,
     mut choose: impl FnMut(&T, &Paired) -> Option<u16>,
 ) -> Outcome {
+    let measure = measures.measure();
     for _ in 0..3 {
         let own = match find(table, flow, flow.kind.client, 0) {
             Some(found) if found.state().is_ended() || drained(found.backend()) => {
@@ -135,7 +155,8 @@ pub(crate) fn open<T: Table>(
             service: 3,
             hop: 0,
             sequence: CLIENT_ISN,
-            first_response: measures_first_response,
+            first_response: measure == FIRST_RESPONSE,
+            turns: measure == REQUEST_TO_RESPONSE,
             tick: at.tick,
             datagram: flow.kind.datagrams,
             one_sided: flow.kind.direct,

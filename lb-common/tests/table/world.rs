@@ -1,6 +1,5 @@
 //! One flow in a table of its own, driven by hand.
 
-use lb_common::abi::measure::FIRST_RESPONSE;
 use lb_common::flow::{Arrival, Tracked};
 use lb_common::hash::Home;
 use lb_common::tcp::Side::{self, Client};
@@ -40,12 +39,11 @@ impl World {
     }
 
     pub(crate) fn syn(&self) -> Outcome {
-        let first_response = self.measure == FIRST_RESPONSE;
         open(
             &self.host,
             self.flow,
             self.at,
-            first_response,
+            self.measure,
             |_| false,
             |_, _| Some(BACKEND),
         )

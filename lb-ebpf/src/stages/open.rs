@@ -10,8 +10,8 @@ use crate::{
 use aya_ebpf::programs::XdpContext;
 use lb_common::{
     abi::{
-        Backend, Jump, Service, Settings, algorithm, backend_flags, forwarding, measure,
-        ticks_between,
+        Backend, Failure, Jump, Service, Settings, algorithm, backend_flags, failure_kind,
+        forwarding, measure,
     },
     flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
     hash,
@@ -28,6 +28,8 @@ use lb_common::{
 /// once, by itself, and their stack frames do not live at the same time.
 pub(crate) trait Opens: Family {
     const NEW_FLOW: Jump;
+    /// Whether the flow in the scratch space left too many SYNs unanswered.
+    fn unanswered() -> u32;
     fn survey() -> u32;
     fn allocate() -> u32;
     fn pick(algorithm: u8) -> u32;
@@ -44,11 +46,73 @@ fn may_open(transport: &Transport) -> bool {
 /// tuple that is over, or on one whose SYN was never answered by a backend that
 /// may not take new flows any more (cilium/cilium issue 32472).
 #[inline(always)]
-pub(crate) fn must_pick_again(found: &Found, transport: &Transport) -> bool {
+pub(crate) fn must_pick_again<F: Opens>(found: &Found, transport: &Transport) -> bool {
     if !may_open(transport) {
         return false;
     }
-    gives_way(found)
+    gives_way(found) || leaves_unanswered::<F>(found)
+}
+
+/// Whether a flow's server has left so many SYNs unanswered that this next one
+/// goes to another (IOS SLB `reassign`).
+#[inline(always)]
+fn leaves_unanswered<F: Opens>(found: &Found) -> bool {
+    if !meta::number(found.meta).is(State::HalfOpen) {
+        return false;
+    }
+    match maps::scratch() {
+        Some(scratch) => {
+            scratch.found = *found;
+            F::unanswered() != 0
+        }
+        None => false,
+    }
+}
+
+#[inline(always)]
+fn unanswered<F: Family>() -> u32 {
+    let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
+        return 0;
+    };
+    let found = &scratch.found;
+    let Some(backend) = maps::backend(found.backend()) else {
+        return 0;
+    };
+    let reassign = match maps::service(backend.service as u32) {
+        Some(service) => service.reassign as u32,
+        None => 0,
+    };
+    if reassign == 0 {
+        return 0;
+    }
+    match flow::at(&F::flows(settings), found.slot, found.client) {
+        // The first SYN is no repetition.
+        Some((_, cold)) if cold.syn_repeats.load() + 1 >= reassign => 1,
+        Some(_) | None => 0,
+    }
+}
+
+/// A server that a flow is taken from is charged with a SYN timeout, and the
+/// controller told.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_charge() -> u32 {
+    let Some(scratch) = maps::scratch() else {
+        return 0;
+    };
+    let former = scratch.former.get() as u16;
+    maps::charge_syn_timeout(former);
+    maps::tell(&Failure {
+        client: scratch.opening.client,
+        at_us: scratch.opening.micros,
+        backend: former,
+        // Else there would be no reassignment.
+        repeats: 1,
+        kind: failure_kind::REASSIGNED,
+        padding: [0; 3],
+    });
+    maps::count(Reason::Reassigned);
+    1
 }
 
 /// Whether a flow gives its place to a new one of the same tuple.
@@ -108,6 +172,7 @@ pub(crate) fn describe<F: Opens>(
         hop: 0,
         sequence: transport.sequence,
         first_response: known.service.measure == measure::FIRST_RESPONSE,
+        turns: known.service.measure == measure::REQUEST_TO_RESPONSE,
         datagram: transport.is_udp,
         one_sided: forwarding::is_one_sided(known.service.forwarding),
         tick,
@@ -117,6 +182,9 @@ pub(crate) fn describe<F: Opens>(
         client_ifindex: ctx.ingress_ifindex() as u32,
     };
     scratch.service = known.index;
+    if !transport.is_udp && steerline_syn_guard() != 0 {
+        return Err(Reason::SynGuard);
+    }
     Ok(())
 }
 
@@ -215,32 +283,66 @@ fn attempt<F: Opens>() -> u32 {
     scratch.opening.backend = picked as u16;
     scratch.opening.backend_endpoint =
         F::endpoint(F::address(backend.address), backend.port, settings);
+    // Not carried on the stack, of which the next call leaves little.
+    scratch.picked.set(picked);
     scratch.opening.pool = 0;
     if backend.forwarding == forwarding::FULL_NAT && F::allocate() == 0 {
         return EXHAUSTED;
     }
     let outcome = F::place();
-    if outcome == OPENED && picked & TRIAL != 0 {
-        maps::count(Reason::Trial);
-    }
-    if outcome == OPENED && picked & OVERRULED != 0 {
-        maps::count(Reason::OverBudget);
+    if outcome == OPENED {
+        count_picked();
     }
     outcome
 }
 
+#[inline(always)]
+fn count_picked() {
+    let Some(scratch) = maps::scratch() else {
+        return;
+    };
+    let picked = scratch.picked.get();
+    if picked & TRIAL != 0 {
+        maps::count(Reason::Trial);
+    }
+    if scratch.former.get() != 0 {
+        steerline_charge();
+    } else if picked & OVERRULED != 0 {
+        maps::count(Reason::OverBudget);
+    }
+}
+
+/// Whether SynGuard keeps the flow in the scratch space out. A global function
+/// for its stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_syn_guard() -> u32 {
+    let Some(scratch) = maps::scratch() else {
+        return 0;
+    };
+    match maps::syn_guard(scratch.service) {
+        Some((limit, guarded)) if !guarded.admits_syn(&limit, scratch.opening.micros) => 1,
+        Some(_) | None => 0,
+    }
+}
+
 /// Looks for places, unless the flow is there already.
 #[inline(always)]
-fn survey<F: Family>() -> u32 {
+fn survey<F: Opens>() -> u32 {
     let (Some(scratch), Some(settings)) = (maps::scratch(), maps::settings()) else {
         return INTERNAL;
     };
     let table = F::flows(settings);
+    scratch.former.set(0);
     let opening = &mut scratch.opening;
     let tuple = F::tuple(opening.client, opening.virtual_endpoint, opening.ends);
     let own = match flow::find(&table, opening.home, &tuple, Side::Client) {
         // A former flow of the tuple, or one whose SYN was never answered.
         Some(found) if gives_way(&found) => Target::of(&found),
+        Some(found) if leaves_unanswered::<F>(&found) => {
+            scratch.former.set(found.backend() as u32);
+            Target::of(&found)
+        }
         // Another CPU opened it in the meantime.
         Some(found) => {
             opening.backend = found.backend();
@@ -280,19 +382,14 @@ fn pool<'a, F: Family>(
     settings: &'static Settings,
     service: &'static Service,
     scratch: &'a Scratch,
-) -> (
-    ServicePool<impl Fn(&Backend) -> bool + 'a, impl Fn() + 'a>,
-    bool,
-) {
-    let age = ticks_between(settings.heartbeat, scratch.opening.tick);
-    let attended = age < settings.heartbeat_expiry;
+) -> (ServicePool<impl Fn(&Backend) -> bool + 'a>, bool) {
+    let attended = maps::is_attended(settings, scratch.opening.tick);
     let pool = ServicePool {
         service: scratch.service,
         members: service.members,
         ring: service.ring,
         attended,
-        tick: scratch.opening.tick,
-        at_maximum: move || scratch.full.set(1),
+        former: scratch.former.get() as u16,
         refused: move |backend: &Backend| {
             // Asked only of backends that may take new flows. In direct return
             // the server sees the VIP: no two flows look alike to it.
@@ -407,12 +504,16 @@ fn allocate<F: Family>() -> u32 {
 /// Defines the global functions of a family.
 macro_rules! opens {
     (
-        $family:ident, $jump:ident, $survey:ident, $allocate:ident, $place:ident,
-        $round_robin:ident, $least:ident, $connections:ident, $shares:ident
+        $family:ident, $jump:ident, $unanswered:ident, $survey:ident, $allocate:ident,
+        $place:ident, $round_robin:ident, $least:ident, $connections:ident, $shares:ident
     ) => {
         impl Opens for $family {
             const NEW_FLOW: Jump = Jump::$jump;
 
+            #[inline(always)]
+            fn unanswered() -> u32 {
+                $unanswered()
+            }
             #[inline(always)]
             fn survey() -> u32 {
                 $survey()
@@ -437,6 +538,11 @@ macro_rules! opens {
             }
         }
 
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $unanswered() -> u32 {
+            unanswered::<$family>()
+        }
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $survey() -> u32 {
@@ -478,6 +584,7 @@ macro_rules! opens {
 opens!(
     V4,
     New4,
+    steerline_unanswered4,
     steerline_survey4,
     steerline_allocate4,
     steerline_place4,
@@ -489,6 +596,7 @@ opens!(
 opens!(
     V6,
     New6,
+    steerline_unanswered6,
     steerline_survey6,
     steerline_allocate6,
     steerline_place6,

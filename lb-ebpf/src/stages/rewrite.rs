@@ -6,8 +6,9 @@ use crate::{
     packet::{End, Ip, Translation, Transport, V4, V6},
 };
 use lb_common::{
+    abi::{Failure, failure_kind},
     checksum::Delta,
-    flow::{self, Arrival, Found, Measures, Twin, meta},
+    flow::{self, Arrival, Ended, Found, Measures, Twin, meta},
     reason::Reason,
     tcp::Side,
 };
@@ -192,8 +193,58 @@ fn note<F: Tracks>(found: &Found, side: Side, transport: &Transport, tick: u32) 
         scratch.found = *found;
         scratch.arrival = arrival;
         scratch.tick = tick;
-        F::track();
+        let told = F::track();
+        if told != 0 {
+            steerline_tell(told);
+        }
     }
+}
+
+/// What others are to be told of a packet: the flow failed.
+const FAILED: u32 = 1;
+/// The server answered the SYN.
+const ANSWERED: u32 = 2;
+/// It answered a request.
+const TURNED: u32 = 4;
+/// Of a flow that is long.
+const LONG: u32 = 8;
+
+/// Tells of the flow in the scratch space. Called after the packet was tracked and
+/// not from there: their stacks would not fit together.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_tell(what: u32) -> u32 {
+    let Some(scratch) = maps::scratch() else {
+        return 0;
+    };
+    let micros = crate::clock::micros();
+    let backend = scratch.found.backend();
+    if what & TURNED != 0 {
+        maps::report(&Ended {
+            backend,
+            long: what & LONG != 0,
+            failed: false,
+            sample_us: Some(scratch.turn_us.get()),
+        });
+    }
+    if what & FAILED != 0 {
+        maps::tell(&Failure {
+            client: scratch.found.client,
+            at_us: micros,
+            backend,
+            // Not known here; a test waits for a second reset then.
+            repeats: 0,
+            kind: failure_kind::RESET,
+            padding: [0; 3],
+        });
+    }
+    if what & ANSWERED != 0
+        && let Some(backend) = maps::backend(backend)
+        && let Some((limit, guarded)) = maps::syn_guard(backend.service as u32)
+    {
+        guarded.answered(&limit, micros);
+    }
+    1
 }
 
 /// Defines the global function that tracks the packet in the scratch space. A
@@ -231,7 +282,7 @@ fn track<F: Family>() -> u32 {
             short_flow_bytes: service.short_flow_bytes,
         })
     };
-    let tracked = flow::track(
+    let tracked = flow::note(
         &table,
         &scratch.found,
         &scratch.arrival,
@@ -239,8 +290,19 @@ fn track<F: Family>() -> u32 {
         measures,
         crate::clock::micros,
     );
+    let mut told = 0;
     if let Some(ended) = tracked.ended {
         maps::report(&ended);
+        if ended.failed {
+            told |= FAILED;
+        }
+    }
+    if let Some(turn) = tracked.turn {
+        scratch.turn_us.set(turn.sample_us.unwrap_or(0));
+        told |= if turn.long { TURNED | LONG } else { TURNED };
+    }
+    if tracked.answered {
+        told |= ANSWERED;
     }
     if tracked.repeated_syn {
         maps::count(Reason::SynRepeated);
@@ -248,5 +310,5 @@ fn track<F: Family>() -> u32 {
     if tracked.restored {
         maps::count(Reason::Restored);
     }
-    1
+    told
 }

@@ -91,6 +91,7 @@ impl Config {
                     + array::<abi::Backend>(backends)
                     + array::<abi::Live>(backends)
                     + array::<abi::Budget>(backends)
+                    + array::<abi::SynGuard>(services)
                     + array::<abi::Name>(services)
                     + array::<abi::Name>(backends),
             ),

@@ -39,8 +39,9 @@ pub use self::outside::{
     TlsProbe,
 };
 pub use self::types::{
-    Aca, Algorithm, Announce, Backend, Config, Control, DataPlane, FlowTable, Forwarding,
-    InbandHealth, Measure, Mode, Pick, Protocol, Service, TunnelSource,
+    Aca, Algorithm, Announce, Backend, Calculation, Check, Config, Control, Curve, DataPlane,
+    FailDetect, FlowTable, Forwarding, InbandHealth, Measure, Mode, Pick, Protocol, Service,
+    SynGuard, TunnelSource,
 };
 
 impl Config {

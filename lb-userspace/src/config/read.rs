@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lb_common::abi::{MAX_POOLS, NAME_BYTES};
+use lb_common::control::Ramp;
 use toml::de::DeTable;
 
 use super::fields::{Field, Section, quoted, wrong_type};
@@ -14,8 +15,8 @@ use super::mistakes::Collector;
 use super::outside::{Agent, Capacity, Dfp, Probe};
 use super::read_features as features;
 use super::types::{
-    Aca, Algorithm, Announce, Control, DataPlane, FlowTable, Forwarding, InbandHealth, Measure,
-    Mode, Protocol, TunnelSource,
+    Aca, Algorithm, Announce, Control, DataPlane, FailDetect, FlowTable, Forwarding, InbandHealth,
+    Measure, Mode, Protocol, SynGuard, TunnelSource,
 };
 use super::{read_outside as outside, read_probe};
 
@@ -64,7 +65,10 @@ pub(super) struct RawService {
     pub(super) drain_timeout: Duration,
     pub(super) drain_reset: Field<bool>,
     pub(super) aca: Aca,
-    pub(super) inband_health: InbandHealth,
+    pub(super) ramp: Ramp,
+    pub(super) inband_health: Field<InbandHealth>,
+    pub(super) fail_detect: Field<FailDetect>,
+    pub(super) syn_guard: Field<SynGuard>,
     pub(super) outside: RawOutside,
     pub(super) backends: Vec<RawBackend>,
 }
@@ -361,8 +365,10 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
         .or(Duration::from_secs(60));
     let drain_reset = section.boolean("drain_reset", out);
     let aca = section.section("aca", &format::ACA, out).value();
+    let slow_start = section.section("slow_start", &format::SLOW_START, out);
     let inband = section.section("inband_health", &format::INBAND_HEALTH, out);
-    features::refused(section, out);
+    let detect = section.section("fail_detect", &format::FAIL_DETECT, out);
+    let guard = section.section("syn_guard", &format::SYN_GUARD, out);
     RawService {
         at: section.at,
         path: section.own_path().to_owned(),
@@ -378,7 +384,10 @@ fn read_service(section: &Section<'_>, out: &mut Collector) -> RawService {
         drain_timeout,
         drain_reset,
         aca: features::aca(aca.as_ref(), out),
-        inband_health: features::inband_health(inband.value().as_ref(), out),
+        ramp: features::ramp(slow_start.value().as_ref(), out),
+        inband_health: inband.and(|section, _| Some(features::inband_health(Some(&section), out))),
+        fail_detect: detect.and(|section, _| Some(features::fail_detect(Some(&section), out))),
+        syn_guard: guard.and(|section, _| Some(features::syn_guard(Some(&section), out))),
         outside: read_outside(section, out),
         backends: section
             .sections("backend", &format::BACKEND, out)

@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
+use lb_common::control::aca::SENSITIVITY;
+use lb_common::control::{Ramp, RampList};
 use toml::de::DeValue;
 
 use super::fields::{Field, Section, quoted, wrong_type};
 use super::format;
 use super::mistakes::Collector;
-use super::types::{Aca, InbandHealth, Pick};
+use super::types::{Aca, Calculation, Check, Curve, FailDetect, InbandHealth, Pick, SynGuard};
 
 const fn millis(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -22,10 +24,7 @@ const fn secs(seconds: u64) -> Duration {
 /// The CSS's range of timers, ARROWPOINT-SVCEXT-MIB.
 const CSS_TIMER: Duration = secs(1_000_000_000);
 
-const CALCULATION: &[(&str, Option<()>)] = &[("relative", Some(())), ("absolute", None)];
-const CURVE: &[(&str, Option<()>)] = &[("reciprocal", Some(())), ("bucket", None)];
-const CHECK: &[(&str, Option<()>)] = &[("count", Some(())), ("log", None), ("remove", None)];
-const RAMP: &[(&str, Option<()>)] = &[("off", Some(())), ("default", None)];
+const RAMP: &[(&str, Option<Ramp>)] = &[("default", Some(Ramp::Default)), ("off", Some(Ramp::Off))];
 
 /// `[service.aca]`; absent, all defaults.
 pub(super) fn aca(section: Option<&Section<'_>>, out: &mut Collector) -> Aca {
@@ -38,6 +37,10 @@ pub(super) fn aca(section: Option<&Section<'_>>, out: &mut Collector) -> Aca {
         pick: Pick::Connections,
         smoothing: 0.3,
         short_flow_bytes: 15_360,
+        calculation: Calculation::Relative,
+        absolute_sensitivity: SENSITIVITY,
+        variance: 0,
+        curve: Curve::Reciprocal,
     };
     let Some(section) = section else {
         return aca;
@@ -71,35 +74,93 @@ pub(super) fn aca(section: Option<&Section<'_>>, out: &mut Collector) -> Aca {
     aca.short_flow_bytes = section
         .integer("short_flow_bytes", 1..=(1 << 31) - 1, out)
         .or(aca.short_flow_bytes);
-    section.choice("calculation", CALCULATION, out);
-    section.integer::<u8>("absolute_sensitivity", 1..=25, out);
-    section.choice("curve", CURVE, out);
-    // Loads are 2 to 254: two of them differ by 252 at most.
-    let variance = section.integer::<u8>("variance", 0..=252, out);
-    if let Field::Is(loads @ 1.., at) = variance {
-        section.unavailable("variance", at, loads, "write 0 or leave it out", out);
+    aca.calculation = section
+        .choice("calculation", Calculation::SPELLINGS, out)
+        .or(aca.calculation);
+    let sensitivity = section.integer("absolute_sensitivity", 1..=25, out);
+    if let (Some((value, at)), Calculation::Relative) = (sensitivity.spot(), aca.calculation)
+        && *value != SENSITIVITY
+    {
+        let message = "without `calculation = \"absolute\"` the sensitivity changes nothing";
+        out.warning(at, &section.path("absolute_sensitivity"), message);
     }
+    aca.absolute_sensitivity = sensitivity.or(aca.absolute_sensitivity);
+    // Loads are 2 to 254: two of them differ by 252 at most.
+    aca.variance = section.integer("variance", 0..=252, out).or(aca.variance);
+    let curve = section.choice("curve", Curve::SPELLINGS, out);
+    if let (Field::Is(Curve::Bucket, at), Pick::Connections) = (&curve, aca.pick) {
+        let message = "the curve is that of `pick = \"shares\"`; connections are chosen without it";
+        out.warning(*at, &section.path("curve"), message);
+    }
+    aca.curve = curve.or(aca.curve);
     aca
 }
 
 /// `[service.inband_health]`; absent, failures are counted.
 pub(super) fn inband_health(section: Option<&Section<'_>>, out: &mut Collector) -> InbandHealth {
-    let syn_timeout = secs(5);
-    let Some(section) = section else {
-        return InbandHealth { syn_timeout };
+    let mut health = InbandHealth {
+        check: Check::Count,
+        failures: 4,
+        reset_time: millis(100),
+        resume_service: Duration::ZERO,
+        syn_timeout: secs(5),
+        max_ejected_percent: 50,
     };
-    section.choice("check", CHECK, out);
-    // Ranges of the ACE appliance; with `check = "count"` they do nothing.
-    section.integer::<u32>("failures", 1..=u32::MAX, out);
-    section.duration("reset_time", millis(100)..=secs(300), out);
-    section.duration_or_zero("resume_service", true, secs(30)..=secs(3_600), out);
-    section.integer::<u8>("max_ejected_percent", 0..=100, out);
-    InbandHealth {
-        syn_timeout: section
-            .duration("syn_timeout", millis(250)..=secs(120), out)
-            .or(syn_timeout),
+    let Some(section) = section else {
+        return health;
+    };
+    let check = section.choice("check", Check::SPELLINGS, out);
+    // Ranges of the ACE appliance.
+    let failures = section.integer("failures", 1..=u32::MAX, out);
+    let removes = check.spot().filter(|(check, _)| **check == Check::Remove);
+    let removes = removes.map(|(_, at)| at);
+    if let Field::Is(Check::Log | Check::Remove, _) = check {
+        // ACE has no default either: what is too many depends on the traffic.
+        section.require("failures", &failures, out);
     }
+    health.check = check.or(health.check);
+    health.failures = failures.clone().or(health.failures);
+    health.reset_time = section
+        .duration("reset_time", millis(100)..=secs(300), out)
+        .or(health.reset_time);
+    health.resume_service = section
+        .duration_or_zero("resume_service", true, secs(30)..=secs(3_600), out)
+        .or(health.resume_service);
+    health.max_ejected_percent = section
+        .integer("max_ejected_percent", 0..=100, out)
+        .or(health.max_ejected_percent);
+    health.syn_timeout = section
+        .duration("syn_timeout", millis(250)..=secs(120), out)
+        .or(health.syn_timeout);
+    if let (Some((_, at)), true) = (failures.spot(), health.check != Check::Count) {
+        let rate = u128::from(health.failures) * 1_000 / health.reset_time.as_millis().max(1);
+        if rate > IMPLAUSIBLE {
+            let message = format!(
+                "{} failures within {} are {rate} failed connections a second: no server has so \
+                 many, so this never trips; lower `failures` or lengthen `reset_time`",
+                health.failures,
+                super::duration::format(health.reset_time),
+            );
+            out.warning(at, &section.path("failures"), message);
+        }
+    }
+    if let Some(at) = removes {
+        if health.resume_service.is_zero() {
+            let message = "without `resume_service` a removed backend stays out until an operator \
+                           enables it";
+            out.warning(at, &section.path("check"), message);
+        }
+        if health.max_ejected_percent == 0 {
+            let message = "`max_ejected_percent = 0` keeps every backend in service";
+            out.warning(at, &section.path("check"), message);
+        }
+    }
+    health
 }
+
+/// Failed connections a second of one server beyond which a threshold means
+/// nothing: a busy one has some thousands of connections a second.
+const IMPLAUSIBLE: u128 = 10_000;
 
 /// `sticky` of a service: off is the only value so far.
 pub(super) fn sticky(section: &Section<'_>, out: &mut Collector) {
@@ -125,88 +186,98 @@ pub(super) fn backend_limits(section: &Section<'_>, out: &mut Collector) {
     }
 }
 
-/// The sections of a service that do nothing yet.
-pub(super) fn refused(service: &Section<'_>, out: &mut Collector) {
-    if let Field::Is(section, _) = service.section("slow_start", &format::SLOW_START, out) {
-        slow_start(&section, out);
-    }
-    if let Field::Is(section, _) = service.section("fail_detect", &format::FAIL_DETECT, out) {
-        fail_detect(&section, out);
-    }
-    if let Field::Is(section, _) = service.section("syn_guard", &format::SYN_GUARD, out) {
-        syn_guard(&section, out);
-    }
-}
-
-fn slow_start(section: &Section<'_>, out: &mut Collector) {
-    let remedy = "write \"off\" or leave the section out";
+/// `[service.slow_start]`; absent, the default ramp.
+pub(super) fn ramp(section: Option<&Section<'_>>, out: &mut Collector) -> Ramp {
+    let Some(section) = section else {
+        return Ramp::Default;
+    };
     let Some(value) = section.get("ramp") else {
-        let message = "without `ramp` this section turns slow start on, which is not available in \
-                       this version; write `ramp = \"off\"` or leave the section out";
-        out.absence(section.at, section.own_path(), message);
-        return;
+        return Ramp::Default;
     };
     let at = value.span().start;
     match value.get_ref() {
-        DeValue::String(_) => {
-            section.choice("ramp", RAMP, out);
-        }
+        DeValue::String(_) => section.choice("ramp", RAMP, out).or(Ramp::Default),
         DeValue::Table(_) => {
-            if let Field::Is(ramp, _) = section.section("ramp", &format::RAMP, out) {
-                list(&ramp, out);
-            }
-            section.unavailable("ramp", at, "{ … }", remedy, out);
+            let list = section.section("ramp", &format::RAMP, out).value();
+            list.and_then(|ramp| list_of(&ramp, out))
+                .map_or(Ramp::Default, Ramp::List)
         }
         other => {
             let message = wrong_type("\"default\", \"off\" or a table", other);
             out.mistake(at, &section.path("ramp"), message);
+            Ramp::Default
         }
     }
 }
 
 /// A Virtual ADX `slow-start` list.
-fn list(ramp: &Section<'_>, out: &mut Collector) {
-    for key in ["rate1", "rate2", "maximum"] {
-        let rate = ramp.integer::<u32>(key, 1..=1_000_000, out);
-        ramp.require(key, &rate, out);
-    }
-    for key in ["interval1", "interval2"] {
+fn list_of(ramp: &Section<'_>, out: &mut Collector) -> Option<RampList> {
+    let mut number = |key: &str| {
+        let number = ramp.integer::<u32>(key, 1..=1_000_000, out);
+        ramp.require(key, &number, out);
+        number.value()
+    };
+    let (rate1, rate2, maximum) = (number("rate1"), number("rate2"), number("maximum"));
+    let mut seconds = |key: &str| {
         let interval = ramp.duration(key, secs(1)..=secs(1_000_000), out);
         ramp.require(key, &interval, out);
-        if let Field::Is(interval, at) = interval
-            && interval.subsec_nanos() != 0
-        {
+        let Field::Is(interval, at) = interval else {
+            return None;
+        };
+        if interval.subsec_nanos() != 0 {
             let message = "a ramp goes by whole seconds";
             out.mistake(at, &ramp.path(key), message);
         }
+        u32::try_from(interval.as_secs()).ok()
+    };
+    let (interval1_s, interval2_s) = (seconds("interval1"), seconds("interval2"));
+    Some(RampList {
+        rate1: rate1?,
+        interval1_s: interval1_s?,
+        rate2: rate2?,
+        interval2_s: interval2_s?,
+        maximum: maximum?,
+    })
+}
+
+/// `[service.fail_detect]`; absent, the defaults of IOS.
+pub(super) fn fail_detect(section: Option<&Section<'_>>, out: &mut Collector) -> FailDetect {
+    let detect = FailDetect {
+        connections: 8,
+        clients: 2,
+        reassign: 3,
+        retry: secs(60),
+    };
+    let Some(section) = section else {
+        return detect;
+    };
+    FailDetect {
+        connections: section
+            .integer("connections", 0..=255, out)
+            .or(detect.connections),
+        clients: section.integer("clients", 1..=8, out).or(detect.clients),
+        reassign: section.integer("reassign", 1..=4, out).or(detect.reassign),
+        retry: section
+            .duration_or_zero("retry", true, secs(1)..=secs(3_600), out)
+            .or(detect.retry),
     }
 }
 
-fn fail_detect(section: &Section<'_>, out: &mut Collector) {
-    let connections = section.integer::<u8>("connections", 0..=255, out);
-    match connections {
-        Field::Absent => {
-            let message = "without `connections` this section turns failure detection on, which \
-                           is not available in this version; write `connections = 0` or leave \
-                           the section out";
-            out.absence(section.at, section.own_path(), message);
-        }
-        Field::Is(failures @ 1.., at) => {
-            let remedy = "write 0 or leave the section out";
-            section.unavailable("connections", at, failures, remedy, out);
-        }
-        Field::Is(0, _) | Field::Bad => {}
+/// `[service.syn_guard]`; absent, off.
+pub(super) fn syn_guard(section: Option<&Section<'_>>, out: &mut Collector) -> SynGuard {
+    let guard = SynGuard {
+        unanswered: 0,
+        interval: millis(100),
+    };
+    let Some(section) = section else {
+        return guard;
+    };
+    SynGuard {
+        unanswered: section
+            .integer("unanswered", 0..=u32::MAX, out)
+            .or(guard.unanswered),
+        interval: section
+            .duration("interval", millis(50)..=secs(5), out)
+            .or(guard.interval),
     }
-    section.integer::<u8>("clients", 1..=8, out);
-    section.integer::<u8>("reassign", 1..=4, out);
-    section.duration_or_zero("retry", true, secs(1)..=secs(3_600), out);
-}
-
-fn syn_guard(section: &Section<'_>, out: &mut Collector) {
-    let unanswered = section.integer::<u32>("unanswered", 0..=u32::MAX, out);
-    if let Field::Is(syns @ 1.., at) = unanswered {
-        let remedy = "write 0 or leave the section out";
-        section.unavailable("unanswered", at, syns, remedy, out);
-    }
-    section.duration("interval", millis(50)..=secs(5), out);
 }

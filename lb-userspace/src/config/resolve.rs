@@ -11,7 +11,8 @@ use super::fields::{Field, quoted};
 use super::mistakes::Collector;
 use super::outside::ProbeKind;
 use super::read::{RawBackend, RawFile, RawService};
-use super::types::{Algorithm, Backend, Config, Forwarding, Measure, Protocol, Service};
+use super::read_features as features;
+use super::types::{Algorithm, Backend, Check, Config, Forwarding, Measure, Protocol, Service};
 
 /// Backend index 0 stays free, see the map ABI.
 const BACKENDS: usize = MAX_BACKENDS as usize - 1;
@@ -194,6 +195,18 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
     }
     ports_to_ask(&raw, out);
     families_to_ask(&raw, out);
+    if protocol == Protocol::Udp {
+        no_failures_of_udp(&raw, out);
+    }
+    let inband_health = raw.inband_health.or(features::inband_health(None, out));
+    let fail_detect = raw.fail_detect.or(features::fail_detect(None, out));
+    let syn_guard = raw.syn_guard.or(features::syn_guard(None, out));
+    if let (Forwarding::Dsr, Field::Is(Measure::RequestToResponse, at)) = (forwarding, &raw.measure)
+    {
+        let message = "in direct return the client's ACK stands for the answer, and clients delay \
+                       it by up to 40 ms: short times are too long by as much";
+        out.warning(*at, &format!("{}.measure", raw.path), message);
+    }
     // Every backend is looked at before a missing value ends this.
     let port = raw.port.value();
     let backends: Vec<Option<Backend>> = raw
@@ -219,7 +232,10 @@ fn resolve_service(raw: RawService, out: &mut Collector) -> Option<Service> {
         drain_timeout: raw.drain_timeout,
         drain_reset: drain_reset?,
         aca: raw.aca,
-        inband_health: raw.inband_health,
+        ramp: raw.ramp,
+        inband_health,
+        fail_detect,
+        syn_guard,
         probe: raw.outside.probe.value(),
         agent: raw.outside.agent.value(),
         dfp: raw.outside.dfp.value(),
@@ -270,6 +286,37 @@ fn ports_to_ask(service: &RawService, out: &mut Collector) {
     {
         let message = "the service has every port (`port = 0`): name the one to probe in `port`";
         out.mistake(at, &format!("{}.probe", service.path), message);
+    }
+}
+
+/// UDP has no SYN, and what tells of its failures are ICMP messages, which this
+/// version does not read.
+fn no_failures_of_udp(service: &RawService, out: &mut Collector) {
+    let mut refuse = |at: usize, section: &str, what: &str| {
+        out.mistake(at, &format!("{}.{section}", service.path), what);
+    };
+    match service.inband_health.spot() {
+        Some((health, at)) if health.check != Check::Count => {
+            let what = "failures of UDP are not seen in this version; write `check = \"count\"` or \
+                        leave the section out";
+            refuse(at, "inband_health", what);
+        }
+        Some(_) | None => {}
+    }
+    match service.fail_detect.spot() {
+        Some((detect, at)) if detect.connections > 0 => {
+            let what = "failures of UDP are not seen in this version; write `connections = 0` or \
+                        leave the section out";
+            refuse(at, "fail_detect", what);
+        }
+        Some(_) | None => {}
+    }
+    match service.syn_guard.spot() {
+        Some((guard, at)) if guard.unanswered > 0 => {
+            let what = "UDP has no SYN; write `unanswered = 0` or leave the section out";
+            refuse(at, "syn_guard", what);
+        }
+        Some(_) | None => {}
     }
 }
 

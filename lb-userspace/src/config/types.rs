@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lb_common::control::Ramp;
+
 use super::outside::{Agent, Capacity, Dfp, Probe};
 
 /// Declares an enum of configuration values with the spelling of each, once.
@@ -144,8 +146,14 @@ pub struct Service {
     pub drain_reset: bool,
     /// `[service.aca]`
     pub aca: Aca,
+    /// `[service.slow_start] ramp`
+    pub ramp: Ramp,
     /// `[service.inband_health]`
     pub inband_health: InbandHealth,
+    /// `[service.fail_detect]`
+    pub fail_detect: FailDetect,
+    /// `[service.syn_guard]`
+    pub syn_guard: SynGuard,
     /// `[service.probe]`; `None`: backends are not probed.
     pub probe: Option<Probe>,
     /// `[service.agent]`
@@ -247,8 +255,11 @@ spelled! {
         SynToSynAck = "syn-to-syn-ack",
         /// From the client's first data to the server's first data after it.
         FirstResponse = "first-response",
+        /// From the client's data to the server's data after it, at every turn
+        /// of a connection.
+        RequestToResponse = "request-to-response",
     }
-    later: ["request-to-response"]
+    later: []
 }
 
 spelled! {
@@ -288,6 +299,37 @@ pub struct Aca {
     pub smoothing: f64,
     /// Bytes in both directions from which a flow is "long". CSS: 15K.
     pub short_flow_bytes: u32,
+    /// What loads are counted from.
+    pub calculation: Calculation,
+    /// How fine absolute loads are, 1 to 25. CSS: 21.
+    pub absolute_sensitivity: u8,
+    /// Loads up to so much above the lowest count as the lowest when a backend is
+    /// chosen, 0 to 252.
+    pub variance: u8,
+    /// How shares fall with the load.
+    pub curve: Curve,
+}
+
+spelled! {
+    /// What loads are counted from.
+    pub enum Calculation {
+        /// The best backend's time.
+        Relative = "relative",
+        /// Zero.
+        Absolute = "absolute",
+    }
+    later: []
+}
+
+spelled! {
+    /// How shares fall with the load.
+    pub enum Curve {
+        /// As 1/(load − 1).
+        Reciprocal = "reciprocal",
+        /// By twelve buckets, each with half the share of the one before.
+        Bucket = "bucket",
+    }
+    later: []
 }
 
 spelled! {
@@ -301,12 +343,59 @@ spelled! {
     later: []
 }
 
-/// What counts as a failed connection. This version counts failures and never
-/// removes a backend for them.
+spelled! {
+    /// What follows when failures reach the threshold (Cisco ACE).
+    pub enum Check {
+        /// Nothing.
+        Count = "count",
+        /// It is logged.
+        Log = "log",
+        /// It is logged, and the backend takes no new flows.
+        Remove = "remove",
+    }
+    later: []
+}
+
+/// In-band health (Cisco ACE), and what counts as a failed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InbandHealth {
+    /// What follows.
+    pub check: Check,
+    /// Failures within `reset_time` that are too many, at least 1.
+    pub failures: u32,
+    /// Length of a window, 100 ms to 300 s. ACE: 100 ms.
+    pub reset_time: Duration,
+    /// How long a removed backend stays out, 30 s to 1 h; 0: until an operator
+    /// enables it. ACE: 0.
+    pub resume_service: Duration,
     /// Time without a SYN-ACK after which a SYN has failed, 250 ms to 120 s.
     pub syn_timeout: Duration,
+    /// Backends of the service that failures may take out of it, percent.
+    pub max_ejected_percent: u8,
+}
+
+/// Failure detection (Cisco IOS SLB).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailDetect {
+    /// Failures in a row that are too many, at most 255; 0: off. IOS: 8.
+    pub connections: u8,
+    /// Clients that must have seen them, 1 to 8. IOS: 2.
+    pub clients: u8,
+    /// Unanswered SYNs of a connection after which the next one goes to another
+    /// backend, 1 to 4. IOS: 3.
+    pub reassign: u8,
+    /// How long a failed backend gets no connection, 1 s to 1 h; 0: until an
+    /// operator enables it. IOS: 60 s.
+    pub retry: Duration,
+}
+
+/// SynGuard (Cisco IOS SLB).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SynGuard {
+    /// SYNs without an answer within an interval; 0: no limit.
+    pub unanswered: u32,
+    /// Length of an interval, 50 ms to 5 s. IOS: 100 ms.
+    pub interval: Duration,
 }
 
 /// A server behind a service.

@@ -1,6 +1,7 @@
 //! What a reload would change, and what it may not.
 
 use crate::config::{Backend, Config, Service, format_duration};
+use lb_common::control::{Ramp, RampList};
 use serde::Serialize;
 use std::net::SocketAddr;
 
@@ -203,12 +204,15 @@ fn keys(service: &Service) -> Vec<(&'static str, String)> {
         drain_timeout,
         drain_reset,
         aca,
+        ramp,
         inband_health,
         // Sections of their own, see `sections`.
         probe: _,
         agent: _,
         dfp: _,
         capacity: _,
+        fail_detect,
+        syn_guard,
         backends: _,
     } = service;
     let crate::config::Aca {
@@ -220,8 +224,29 @@ fn keys(service: &Service) -> Vec<(&'static str, String)> {
         pick,
         smoothing,
         short_flow_bytes,
+        calculation,
+        absolute_sensitivity,
+        variance,
+        curve,
     } = aca;
-    let crate::config::InbandHealth { syn_timeout } = inband_health;
+    let crate::config::InbandHealth {
+        check,
+        failures,
+        reset_time,
+        resume_service,
+        syn_timeout,
+        max_ejected_percent,
+    } = inband_health;
+    let crate::config::FailDetect {
+        connections,
+        clients,
+        reassign,
+        retry,
+    } = fail_detect;
+    let crate::config::SynGuard {
+        unanswered,
+        interval,
+    } = syn_guard;
     vec![
         ("address", address.to_string()),
         ("port", port.to_string()),
@@ -241,8 +266,48 @@ fn keys(service: &Service) -> Vec<(&'static str, String)> {
         ("aca.pick", pick.to_string()),
         ("aca.smoothing", smoothing.to_string()),
         ("aca.short_flow_bytes", short_flow_bytes.to_string()),
+        ("aca.calculation", calculation.to_string()),
+        ("aca.absolute_sensitivity", absolute_sensitivity.to_string()),
+        ("aca.variance", variance.to_string()),
+        ("aca.curve", curve.to_string()),
+        ("slow_start.ramp", ramp_text(ramp)),
+        ("inband_health.check", check.to_string()),
+        ("inband_health.failures", failures.to_string()),
+        ("inband_health.reset_time", format_duration(*reset_time)),
+        (
+            "inband_health.resume_service",
+            format_duration(*resume_service),
+        ),
         ("inband_health.syn_timeout", format_duration(*syn_timeout)),
+        (
+            "inband_health.max_ejected_percent",
+            max_ejected_percent.to_string(),
+        ),
+        ("fail_detect.connections", connections.to_string()),
+        ("fail_detect.clients", clients.to_string()),
+        ("fail_detect.reassign", reassign.to_string()),
+        ("fail_detect.retry", format_duration(*retry)),
+        ("syn_guard.unanswered", unanswered.to_string()),
+        ("syn_guard.interval", format_duration(*interval)),
     ]
+}
+
+/// A ramp as the file writes it.
+fn ramp_text(ramp: &Ramp) -> String {
+    match ramp {
+        Ramp::Default => "default".into(),
+        Ramp::Off => "off".into(),
+        Ramp::List(RampList {
+            rate1,
+            interval1_s,
+            rate2,
+            interval2_s,
+            maximum,
+        }) => format!(
+            "{{ rate1 = {rate1}, interval1 = \"{interval1_s}s\", rate2 = {rate2}, interval2 = \
+             \"{interval2_s}s\", maximum = {maximum} }}"
+        ),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod client;
 mod clock;
 mod control;
 mod diff;
+mod failures;
 mod hooks;
 mod journal;
 mod network;
@@ -40,6 +41,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result};
 use control::ControlSocket;
+use failures::Failures;
 use journal::{Happening, Journal};
 use lb_common::{
     abi::{self, Backend, Live, Settings, backend_flags, budget_flags},
@@ -130,6 +132,7 @@ struct Daemon {
     network: Network,
     /// Ends with the daemon, and is made anew by a reload.
     outside: Outside,
+    failures: Failures,
     placed: Vec<Placed>,
     desired: BTreeMap<u16, Desired>,
     /// As last told.
@@ -189,6 +192,7 @@ impl Daemon {
             saved.learned.as_ref(),
             clock::micros(),
         );
+        let failures = Failures::open(&plan.pins)?;
         let network = Network::start(&maps, &plan, &config, watch, netlink).await?;
         let outside = outside::start(&config, &placed, &engine)?;
         let mut daemon = Self {
@@ -199,6 +203,7 @@ impl Daemon {
             engine,
             network,
             outside,
+            failures,
             placed,
             desired: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -256,6 +261,12 @@ impl Daemon {
                     self.network.handle(event?, &mut self.maps).await?;
                 }
                 heard = self.outside.next() => self.hear(heard)?,
+                ready = self.failures.readable() => {
+                    ready?;
+                    self.take_failures();
+                    self.carry_out()?;
+                    self.note_states();
+                }
                 Some((request, answer)) = asked.recv() => {
                     let ends = request == Request::Detach {};
                     let response = self.answer_to(request).await;
@@ -292,6 +303,7 @@ impl Daemon {
                 self.order(&service, &backend, order)
             }
             Request::Reload {} => self.reload().await,
+            Request::Explain { service } => self.explain(&service),
             Request::Events { follow: false } => Response::ok(self.journal.past()),
             Request::Events { follow: true } => match self.journal.follow() {
                 Ok(rest) => Response::Follow(protocol::Line::Ok(self.journal.past()), rest),
@@ -313,6 +325,8 @@ impl Daemon {
         self.changed();
         self.ticks += 1;
         self.reconcile();
+        // Whatever a wake-up left, and before the counts that it is in.
+        self.take_failures();
         self.sample()?;
         self.carry_out()?;
         self.note_states();
@@ -328,6 +342,16 @@ impl Daemon {
         let buckets = self.maps.bucket_count().div_ceil(TICKS_PER_PASS).max(1);
         if let Some(pass) = self.sweeper.step(&mut self.maps, clock::tick(), buckets)? {
             self.after_pass(&pass).await?;
+        }
+        let now = clock::micros();
+        let timed_out = self.sweeper.take_timed_out();
+        for found in &timed_out {
+            let failure = failures::timed_out(found);
+            self.engine.handle(Event::Failure(failure), now);
+        }
+        if !timed_out.is_empty() {
+            self.carry_out()?;
+            self.note_states();
         }
         self.publisher.collect(clock::micros());
         Ok(())
@@ -370,6 +394,14 @@ impl Daemon {
             self.engine.handle_timeout(now);
         }
         Ok(())
+    }
+
+    /// Tells the engine of the failures in the ring.
+    fn take_failures(&mut self) {
+        let now = clock::micros();
+        for (failure, at_us) in self.failures.take() {
+            self.engine.handle(Event::Failure(failure), at_us.min(now));
+        }
     }
 
     fn note_trials(&self, any: bool) {

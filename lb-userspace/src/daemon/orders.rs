@@ -10,25 +10,30 @@ use anyhow::{Context as _, Result};
 use lb_common::control::{Event, Gate, Order};
 use serde_json::{Value, json};
 
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() {
+        "none".into()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn no_service(config: &Config, service: &str) -> Refusal {
+    Refusal::from(format!(
+        "no service `{service}` is configured; there is: {}",
+        names(config.services.iter().map(|known| &known.name[..]))
+    ))
+}
+
 /// A backend's place: of its service and of itself, in file order.
 fn find(config: &Config, service: &str, backend: &str) -> Result<(usize, usize), Refusal> {
-    fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
-        let names: Vec<&str> = names.collect();
-        if names.is_empty() {
-            "none".into()
-        } else {
-            names.join(", ")
-        }
-    }
     let Some(at) = config
         .services
         .iter()
         .position(|known| known.name == service)
     else {
-        return Err(Refusal::from(format!(
-            "no service `{service}` is configured; there is: {}",
-            names(config.services.iter().map(|known| &known.name[..]))
-        )));
+        return Err(no_service(config, service));
     };
     let backends = &config.services[at].backends;
     match backends.iter().position(|known| known.name == backend) {
@@ -58,6 +63,17 @@ impl Daemon {
             Ok(place) => Response::result(self.obey(place, order)),
             Err(refusal) => Response::refused(refusal),
         }
+    }
+
+    /// Why the backends of a service are what they are.
+    pub(super) fn explain(&self, service: &str) -> Response {
+        let services = &self.config.services;
+        let Some(at) = services.iter().position(|known| known.name == service) else {
+            return Response::refused(no_service(&self.config, service));
+        };
+        let places = &self.placed[at].backends;
+        let explanation = status::explain(&services[at], places, &self.engine, clock::micros());
+        Response::result(explanation.and_then(|explanation| Ok(serde_json::to_value(explanation)?)))
     }
 
     fn obey(&mut self, (service, backend): (usize, usize), order: Order) -> Result<Value> {

@@ -4,7 +4,7 @@
 use super::clock;
 use crate::{
     Family,
-    config::{Algorithm, Config, Forwarding, Measure, Pick, Protocol, Service},
+    config::{self, Algorithm, Config, Forwarding, Measure, Pick, Protocol, Service},
     dataplane::{Books, Hook, HookState, Maps, PinState, Pins, Sizes, Wanted},
     net::links::{self, Link},
 };
@@ -15,8 +15,9 @@ use lb_common::{
         backend_flags, ticks_from_ms,
     },
     control::{
-        AcaParameters, Algorithm as EngineAlgorithm, BackendConfig, Calculation, EngineConfig,
-        FailDetectParameters, HealthParameters, Pick as EnginePick, Ramp, ServiceConfig,
+        AcaParameters, Algorithm as EngineAlgorithm, BackendConfig, Calculation, Check, Curve,
+        EngineConfig, FailDetectParameters, HealthParameters, InbandParameters, Pick as EnginePick,
+        ServiceConfig,
     },
     hash,
     tcp::State,
@@ -228,13 +229,24 @@ pub(crate) fn place(config: &Config, maps: &mut Maps, books: &mut Books) -> Resu
                     Measure::SynToFin => abi::measure::SYN_TO_FIN,
                     Measure::SynToSynAck => abi::measure::SYN_TO_SYN_ACK,
                     Measure::FirstResponse => abi::measure::FIRST_RESPONSE,
+                    Measure::RequestToResponse => abi::measure::REQUEST_TO_RESPONSE,
                 },
                 forwarding: forwarding(service.forwarding),
-                padding: 0,
+                reassign: match service.fail_detect.connections {
+                    0 => 0,
+                    _ => service.fail_detect.reassign,
+                },
                 short_flow_bytes: service.aca.short_flow_bytes,
                 padding1: 0,
                 padding2: [0; 2],
             },
+        );
+        let word = |offset, value: u32| maps.syn_guards.write_word(assigned.index, offset, value);
+        let interval_us = u32::try_from(micros(service.syn_guard.interval))?;
+        word(offset_of!(abi::SynGuard, interval_us), interval_us);
+        word(
+            offset_of!(abi::SynGuard, unanswered),
+            service.syn_guard.unanswered,
         );
         let mut backends = Vec::new();
         for backend in &service.backends {
@@ -515,6 +527,30 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// What failures of a service's backends lead to.
+fn health(service: &Service) -> HealthParameters {
+    let inband = &service.inband_health;
+    HealthParameters {
+        inband: InbandParameters {
+            check: match inband.check {
+                config::Check::Count => Check::Count,
+                config::Check::Log => Check::Log,
+                config::Check::Remove => Check::Remove,
+            },
+            failures: inband.failures,
+            reset_time_us: micros(inband.reset_time),
+            resume_service_us: micros(inband.resume_service),
+        },
+        detect: FailDetectParameters {
+            connections: service.fail_detect.connections.into(),
+            clients: service.fail_detect.clients.into(),
+            retry_us: micros(service.fail_detect.retry),
+            ..FailDetectParameters::default()
+        },
+        max_ejected_percent: inband.max_ejected_percent.into(),
+    }
+}
+
 /// What the engine is to steer.
 pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<EngineConfig> {
     let mut services = Vec::new();
@@ -541,25 +577,28 @@ pub(crate) fn engine_config(config: &Config, placed: &[Placed]) -> Result<Engine
                 },
             },
             aca: AcaParameters {
-                calculation: Calculation::Relative,
+                calculation: match service.aca.calculation {
+                    config::Calculation::Relative => Calculation::Relative,
+                    config::Calculation::Absolute => Calculation::Absolute {
+                        sensitivity: service.aca.absolute_sensitivity,
+                    },
+                },
                 load_step_ms: u64::try_from(service.aca.load_step.as_millis())?,
                 dynamic_step: service.aca.dynamic_step,
                 load_threshold: service.aca.load_threshold,
                 ageout_us: micros(service.aca.ageout),
                 smoothing: service.aca.smoothing,
-                ..AcaParameters::default()
+                variance: service.aca.variance,
+                curve: match service.aca.curve {
+                    config::Curve::Reciprocal => Curve::Reciprocal,
+                    config::Curve::Bucket => Curve::Bucket,
+                },
             },
             teardown_interval_us: micros(service.aca.teardown_interval),
             syn_timeout_us: micros(service.inband_health.syn_timeout),
             drain_timeout_us: micros(service.drain_timeout),
-            ramp: Ramp::Off,
-            health: HealthParameters {
-                detect: FailDetectParameters {
-                    connections: 0,
-                    ..FailDetectParameters::default()
-                },
-                ..HealthParameters::default()
-            },
+            ramp: service.ramp,
+            health: health(service),
             outside: super::outside::sources(service),
             backends,
         });

@@ -50,6 +50,11 @@ pub enum Request {
     },
     /// Read the configuration file again.
     Reload {},
+    /// Why the backends of a service are what they are.
+    Explain {
+        /// Name of the service.
+        service: String,
+    },
     /// The journal.
     Events {
         /// Go on with what happens from now on.

@@ -6,7 +6,8 @@ use aya::maps::{HashMap, Map, MapData, PerCpuArray, RingBuf};
 use lb_common::{
     abi::{
         Backend, Bucket4, Bucket6, Budget, ColdBucket, Cursor, Hop, HopKey, Live, Member, Name,
-        PoolAddress, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, Traffic,
+        PoolAddress, Report, Service, ServiceKey, Settings, SpillKey, Spilled4, Spilled6, SynGuard,
+        Traffic,
     },
     reason::Reason,
 };
@@ -41,6 +42,8 @@ pub struct Maps {
     pub live: Mapped<Live>,
     /// What backends may take, by index.
     pub budgets: Mapped<Budget>,
+    /// SynGuards by service index.
+    pub syn_guards: Mapped<SynGuard>,
     /// Teardown reports by backend index.
     pub reports: PerCpuArray<MapData, Report>,
     /// Next hops by index.
@@ -88,6 +91,7 @@ impl Maps {
             backend_names: mapped(pins, "BACKEND_NAMES")?,
             live: mapped(pins, "LIVE")?,
             budgets: mapped(pins, "BUDGETS")?,
+            syn_guards: mapped(pins, "SYN_GUARDS")?,
             reports: typed(pins, "REPORTS", PerCpuArray::try_from)?,
             hops: mapped(pins, "HOPS")?,
             hop_index: typed(pins, "HOP_INDEX", HashMap::try_from)?,
@@ -116,11 +120,16 @@ impl Maps {
     /// # Errors
     /// As [`Maps::wanted`]; no runtime.
     pub fn wanted_async(pins: &Pins) -> Result<AsyncFd<RingBuf<MapData>>> {
-        let ring = Self::wanted(pins)?;
-        // SAFETY: the ring owns its file descriptor for as long as it lives, and
-        // always answers the same one.
-        let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) };
-        Ok(ring.map_err(std::io::Error::from)?)
+        waiting(Self::wanted(pins)?)
+    }
+
+    /// The ring of failures, to be waited for in a tokio runtime. One consumer
+    /// only.
+    ///
+    /// # Errors
+    /// As [`Maps::wanted`]; no runtime.
+    pub fn failures_async(pins: &Pins) -> Result<AsyncFd<RingBuf<MapData>>> {
+        waiting(typed(pins, "FAILURES", RingBuf::try_from)?)
     }
 
     /// Packets by reason, summed over CPUs.
@@ -195,6 +204,13 @@ impl Maps {
         self.traffic.set(service, zeros, 0)?;
         Ok(())
     }
+}
+
+fn waiting(ring: RingBuf<MapData>) -> Result<AsyncFd<RingBuf<MapData>>> {
+    // SAFETY: the ring owns its file descriptor for as long as it lives, and
+    // always answers the same one.
+    let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) };
+    Ok(ring.map_err(std::io::Error::from)?)
 }
 
 fn data(pins: &Pins, name: &str) -> Result<MapData> {

@@ -27,7 +27,7 @@ pub use mapped::Mapped;
 pub use maps::Maps;
 pub use pins::{PinError, PinState, Pins, Sizes};
 pub use room::{Present, Wanted};
-pub use sweep::{Pass, Sweeper};
+pub use sweep::{Pass, Sweeper, TimedOut};
 pub use tables::{Arena, Publisher};
 
 /// The BPF object, built by `cargo xtask build`. Empty in builds without it.

@@ -38,6 +38,17 @@ struct Tally {
     active: u64,
 }
 
+/// A flow whose SYN its server did not answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedOut {
+    /// Index of the backend.
+    pub backend: u16,
+    /// See [`flow::client_word`].
+    pub client: u64,
+    /// How often the client repeated its SYN.
+    pub repeats: u32,
+}
+
 /// A pass over the table, in steps of a bounded number of buckets.
 pub struct Sweeper {
     position: u32,
@@ -53,7 +64,12 @@ pub struct Sweeper {
     ending: BTreeSet<u32>,
     /// How many more this step may end.
     budget: u32,
+    /// SYN timeouts since they were last asked for.
+    timed_out: Vec<TimedOut>,
 }
+
+/// Most SYN timeouts that are told of one by one; all of them are counted.
+const MOST_TOLD: usize = 4_096;
 
 /// Most flows that one step ends on request; the rest wait for later passes.
 /// Ten steps a second make 80,000 flows a second, each a swap of one word and
@@ -101,6 +117,7 @@ impl Sweeper {
             quiet_spill_passes: 0,
             ending: BTreeSet::new(),
             budget: 0,
+            timed_out: Vec::new(),
         };
         sweeper.begin(maps);
         sweeper
@@ -123,6 +140,11 @@ impl Sweeper {
         } else {
             self.ending.remove(&backend);
         }
+    }
+
+    /// The SYN timeouts since the last call.
+    pub fn take_timed_out(&mut self) -> Vec<TimedOut> {
+        std::mem::take(&mut self.timed_out)
     }
 
     /// Backends whose flows are being ended.
@@ -171,7 +193,17 @@ impl Sweeper {
             (u32::from(backend) < MAX_BACKENDS).then(|| maps.live.view::<LiveWords>(backend.into()))
         };
         let timeout = |state: State| timeouts[state as usize];
-        if flow::expire(way, now, timeout, live, repeats).is_some() || self.end(maps, way, now) {
+        if let Some(expired) = flow::expire(way, now, timeout, live, repeats) {
+            if expired.syn_timeout && self.timed_out.len() < MOST_TOLD {
+                self.timed_out.push(TimedOut {
+                    backend: expired.backend,
+                    client: expired.client,
+                    repeats: expired.repeats,
+                });
+            }
+            return;
+        }
+        if self.end(maps, way, now) {
             return;
         }
         let word = way.meta.load();

@@ -1,11 +1,14 @@
 //! What `status` and `stats` tell: one snapshot of names and numbers that
 //! every view shares. Field names are stable (design, section 6).
 
+mod explain;
 mod flows;
 mod outside;
 mod render;
 mod stats;
 
+pub(crate) use explain::explain;
+pub use explain::render_explanation;
 pub use flows::{Filter, Flow, Flows, UnknownService, read as read_flows, render as render_flows};
 pub use outside::Outside;
 pub use render::render;
@@ -131,12 +134,34 @@ pub struct Backend {
     pub half_open: u64,
     /// Failures by kind.
     pub failures: Failures,
-    /// No slow start in this version.
-    pub slow_start: Option<()>,
+    /// Where it is in its ramp; `null`: not limited.
+    pub slow_start: Option<SlowStart>,
+    /// Guards that hold, or held within the last minute.
+    pub guards: Vec<Guarded>,
     /// What an operator has said.
     pub r#override: Option<Override>,
     /// What others have told; `null` where nobody is asked.
     pub outside: Option<Outside>,
+}
+
+/// Where a backend is in its ramp.
+#[derive(Clone, Debug, Serialize)]
+pub struct SlowStart {
+    /// Ordinal second since it came into service, 1 for the first.
+    pub second: u64,
+    /// New flows allowed in this second; `null`: no limit.
+    pub rate: Option<u32>,
+    /// Concurrent flows allowed; `null`: no limit.
+    pub ceiling: Option<u32>,
+}
+
+/// A guard that keeps the controller from doing harm.
+#[derive(Clone, Debug, Serialize)]
+pub struct Guarded {
+    /// Its name.
+    pub guard: &'static str,
+    /// What it holds against, with the numbers.
+    pub reason: String,
 }
 
 /// What an operator has said about a backend.
@@ -186,6 +211,32 @@ pub struct Load {
     pub long: Option<u8>,
     /// What counts.
     pub average: u8,
+}
+
+impl Load {
+    fn of(view: &BackendView) -> Self {
+        Self {
+            short: view.load.short,
+            long: view.load.long,
+            average: view.load.average,
+        }
+    }
+}
+
+fn slow_start(view: &BackendView) -> Option<SlowStart> {
+    view.slow_start.map(|ramp| SlowStart {
+        second: ramp.second,
+        rate: ramp.rate,
+        ceiling: ramp.ceiling,
+    })
+}
+
+fn guards(view: &BackendView) -> Vec<Guarded> {
+    let shown = view.guards.iter().map(|guard| Guarded {
+        guard: guard.as_str(),
+        reason: guard.to_string(),
+    });
+    shown.collect()
 }
 
 /// Milliseconds; `null` where there is no data.
@@ -297,6 +348,9 @@ fn describe(
     Backend {
         r#override: Override::of(&view, now_us),
         outside: Outside::of(&view),
+        slow_start: slow_start(&view),
+        guards: guards(&view),
+        load: Load::of(&view),
         name: backend.name.clone(),
         address: backend.address.to_string(),
         port: backend.port,
@@ -305,11 +359,6 @@ fn describe(
         weight: view.configured_weight,
         effective_weight: view.effective_weight,
         share: view.share,
-        load: Load {
-            short: view.load.short,
-            long: view.load.long,
-            average: view.load.average,
-        },
         response_ms: ResponseMs {
             short: view.average_us.short.map(ms),
             long: view.average_us.long.map(ms),
@@ -324,7 +373,6 @@ fn describe(
             syn_timeout: live.syn_timeouts,
             icmp: 0,
         },
-        slow_start: None,
     }
 }
 

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use steerline::config::{
-    Aca, Algorithm, Announce, Backend, Config, Control, DataPlane, FlowTable, Forwarding,
-    InbandHealth, LoadError, Measure, Mode, Pick, Protocol, Service, TunnelSource,
+    Aca, Algorithm, Announce, Backend, Calculation, Check, Config, Control, Curve, DataPlane,
+    FailDetect, FlowTable, Forwarding, InbandHealth, LoadError, Measure, Mode, Pick, Protocol,
+    Service, SynGuard, TunnelSource,
 };
+
+use lb_common::control::{Ramp, RampList};
 
 use super::{BACKEND, FULL, HEAD, SERVICE, file, good};
 
@@ -59,9 +62,29 @@ fn full_example() {
                 pick: Pick::Shares,
                 smoothing: 1.0,
                 short_flow_bytes: 15_000,
+                calculation: Calculation::Relative,
+                absolute_sensitivity: 21,
+                variance: 0,
+                curve: Curve::Reciprocal,
             },
+            ramp: Ramp::Off,
             inband_health: InbandHealth {
+                check: Check::Count,
+                failures: 4,
+                reset_time: Duration::from_millis(100),
+                resume_service: Duration::from_secs(30),
                 syn_timeout: Duration::from_secs(3),
+                max_ejected_percent: 50,
+            },
+            fail_detect: FailDetect {
+                connections: 0,
+                clients: 2,
+                reassign: 3,
+                retry: Duration::from_secs(60),
+            },
+            syn_guard: SynGuard {
+                unanswered: 0,
+                interval: Duration::from_millis(100),
             },
             probe: None,
             agent: None,
@@ -144,15 +167,69 @@ fn defaults() {
         pick: Pick::Connections,
         smoothing: 0.3,
         short_flow_bytes: 15_360,
+        calculation: Calculation::Relative,
+        absolute_sensitivity: 21,
+        variance: 0,
+        curve: Curve::Reciprocal,
     };
     assert_eq!(service.aca, aca);
-    assert_eq!(service.inband_health.syn_timeout, Duration::from_secs(5));
+    assert_eq!(service.ramp, Ramp::Default);
+    let inband = InbandHealth {
+        check: Check::Count,
+        failures: 4,
+        reset_time: Duration::from_millis(100),
+        resume_service: Duration::ZERO,
+        syn_timeout: Duration::from_secs(5),
+        max_ejected_percent: 50,
+    };
+    assert_eq!(service.inband_health, inband);
+    let detect = FailDetect {
+        connections: 8,
+        clients: 2,
+        reassign: 3,
+        retry: Duration::from_secs(60),
+    };
+    assert_eq!(service.fail_detect, detect);
+    let guard = SynGuard {
+        unanswered: 0,
+        interval: Duration::from_millis(100),
+    };
+    assert_eq!(service.syn_guard, guard);
     assert_eq!(service.backends[0].port, 80);
     assert_eq!(service.backends[0].weight, 8);
     // An empty section is an absent one, where that says nothing new.
-    let empty =
-        format!("{SERVICE}\n[service.aca]\n[service.inband_health]\n{BACKEND}\n[control]\n");
+    let empty = format!(
+        "{SERVICE}\n[service.aca]\n[service.inband_health]\n[service.slow_start]\n[service.fail_detect]\n[service.syn_guard]\n{BACKEND}\n[control]\n"
+    );
     assert_eq!(good(&empty), config);
+}
+
+#[test]
+fn feedback() {
+    let config = good(&format!(
+        "{SERVICE}\n[service.aca]\ncalculation = \"absolute\"\nabsolute_sensitivity = 23\n\
+         variance = 5\npick = \"shares\"\ncurve = \"bucket\"\n\
+         [service.slow_start.ramp]\nrate1 = 10\ninterval1 = \"30s\"\nrate2 = 20\n\
+         interval2 = \"1m\"\nmaximum = 600\n\
+         [service.inband_health]\ncheck = \"remove\"\nfailures = 1\nresume_service = \"30s\"\n\
+         {BACKEND}"
+    ));
+    let service = &config.services[0];
+    assert_eq!(service.aca.calculation, Calculation::Absolute);
+    assert_eq!(service.aca.curve, Curve::Bucket);
+    let (sensitivity, variance) = (service.aca.absolute_sensitivity, service.aca.variance);
+    assert_eq!((sensitivity, variance), (23, 5));
+    let list = RampList {
+        rate1: 10,
+        interval1_s: 30,
+        rate2: 20,
+        interval2_s: 60,
+        maximum: 600,
+    };
+    assert_eq!(service.ramp, Ramp::List(list));
+    let inband = &service.inband_health;
+    assert_eq!((inband.check, inband.failures), (Check::Remove, 1));
+    assert_eq!(inband.resume_service, Duration::from_secs(30));
 }
 
 #[test]
@@ -165,6 +242,30 @@ fn warnings() {
             &[(3, "every backend has weight 0")],
         ),
         (format!("{SERVICE}\n{BACKEND}\n"), &[]),
+        (
+            format!(
+                "{SERVICE}\nmeasure = \"request-to-response\"\nforwarding = \"dsr\"\n{BACKEND}"
+            ),
+            &[(7, "up to 40 ms")],
+        ),
+        (
+            format!(
+                "{SERVICE}\n[service.aca]\nabsolute_sensitivity = 20\ncurve = \"bucket\"\n{BACKEND}"
+            ),
+            &[(8, "changes nothing"), (9, "pick = \"shares\"")],
+        ),
+        (
+            format!(
+                "{SERVICE}\n[service.inband_health]\ncheck = \"log\"\nfailures = 2_000\n{BACKEND}"
+            ),
+            &[(9, "never trips")],
+        ),
+        (
+            format!(
+                "{SERVICE}\n[service.inband_health]\ncheck = \"remove\"\nfailures = 4\nmax_ejected_percent = 0\n{BACKEND}"
+            ),
+            &[(8, "until an operator"), (8, "keeps every backend")],
+        ),
     ] {
         let (_, warnings) = Config::parse(&text, file()).expect(&text);
         assert_eq!(warnings.len(), expected.len(), "{warnings:?}");

@@ -70,7 +70,7 @@ pub(super) fn install(lab: &mut Lab, site: Site) -> Result<()> {
             Protocol::Udp => measure::FIRST_RESPONSE,
         },
         forwarding,
-        padding: 0,
+        reassign: 0,
         short_flow_bytes: 15_360,
         padding1: 0,
         padding2: [0; 2],

@@ -190,6 +190,12 @@ impl Lab {
                 .service_table
                 .write(index, bytemuck::Zeroable::zeroed());
             self.maps.cursors.write(index, bytemuck::Zeroable::zeroed());
+            self.maps
+                .syn_guards
+                .write(index, bytemuck::Zeroable::zeroed());
+        }
+        for index in 0..self.maps.budgets.len() {
+            self.maps.budgets.write(index, bytemuck::Zeroable::zeroed());
         }
         while self.wanted.next().is_some() {}
         let before = self.maps.settings.read(0);

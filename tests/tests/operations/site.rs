@@ -149,7 +149,7 @@ impl Service {
         let servers = servers.unwrap_or(Family::of(*address));
         let mut text = format!(
             "\n[[service]]\nname = {name:?}\naddress = \"{address}\"\nport = {port}\n\
-             announce = \"none\"\n{lines}"
+             announce = \"none\"\n{lines}{QUIET}"
         );
         for (number, port, weight) in backends {
             let address = World::server_ip(*number, servers);
@@ -163,6 +163,10 @@ impl Service {
         text
     }
 }
+
+/// What would change who gets connections while a test counts them.
+const QUIET: &str =
+    "[service.slow_start]\nramp = \"off\"\n[service.fail_detect]\nconnections = 0\n";
 
 /// Both interfaces, and these services.
 pub(crate) fn config(services: &[&Service]) -> BalancerConfig {

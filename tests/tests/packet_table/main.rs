@@ -13,6 +13,7 @@ mod datagrams;
 mod direct;
 mod ends;
 mod errors;
+mod feedback;
 mod frames;
 mod full;
 mod full_nat;
@@ -55,6 +56,9 @@ fn groups() -> Vec<Group> {
         picks::round_robin(),
         picks::adaptive(),
         picks::collisions(),
+        feedback::budgets(),
+        feedback::syns(),
+        feedback::turns(),
         full::group(),
         reports::group(),
         matrix::group(),
@@ -147,6 +151,13 @@ fn choices() {
     run(&picks::round_robin());
     run(&picks::adaptive());
     run(&picks::collisions());
+}
+
+#[test]
+fn what_traffic_tells() {
+    run(&feedback::budgets());
+    run(&feedback::syns());
+    run(&feedback::turns());
 }
 
 #[test]

@@ -98,12 +98,12 @@ pub(crate) fn group() -> Group {
             ),
         Row::new("long once is long for good")
             .sends(TALK.handshake())
-            .change(|lab| lab.age(CLIENT, 1))
+            .change(|lab| lab.age(CLIENT, 8))
             .send(TALK.client(ACK).with(|f| f.sequence = CLIENT_START + LIMIT))
             .send(server_fin(Long, 0)),
-        Row::new("between ticks nothing is looked at")
+        Row::new("within two seconds nothing is looked at")
             .sends(TALK.handshake())
-            .change(|lab| lab.age(CLIENT, 0))
+            .change(|lab| lab.age(CLIENT, 7))
             .send(TALK.client(ACK | PSH).payload(100))
             .send(server_fin(Short, 0)),
         Row::new("a failure of a long flow")

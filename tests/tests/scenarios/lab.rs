@@ -111,7 +111,7 @@ impl Service {
         } = self;
         let mut text = format!(
             "\n[[service]]\nname = {name:?}\naddress = \"{address}\"\nport = {port}\n\
-             algorithm = {algorithm:?}\nannounce = {announce:?}\n[service.aca]\n{aca}\n"
+             algorithm = {algorithm:?}\nannounce = {announce:?}\n[service.aca]\n{aca}\n{QUIET}"
         );
         for (name, address, weight) in backends {
             let (ip, port) = (address.ip(), address.port());
@@ -125,6 +125,10 @@ impl Service {
         text
     }
 }
+
+/// What would change who gets connections while a test counts them.
+const QUIET: &str =
+    "[service.slow_start]\nramp = \"off\"\n[service.fail_detect]\nconnections = 0\n";
 
 /// The configuration of the usual balancer for these services.
 pub(crate) fn config(services: &[Service]) -> BalancerConfig {

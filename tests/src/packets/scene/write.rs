@@ -230,7 +230,7 @@ fn write_service(lab: &mut Lab, name: &str, vip: Vip) {
         algorithm: algorithm::WEIGHTED_ROUND_ROBIN,
         measure: measure::SYN_TO_FIN,
         forwarding: vip.forwarding,
-        padding: 0,
+        reassign: 0,
         short_flow_bytes: 15_360,
         padding1: 0,
         padding2: [0; 2],
