@@ -13,6 +13,8 @@ use crate::{bpf, host, setup, shell};
 pub(crate) enum Subject {
     /// Nanoseconds per packet by test run, beside floors built for the purpose
     Packet(Packet),
+    /// CPU time of the daemon while it probes many backends
+    Control(Control),
 }
 
 #[derive(Args)]
@@ -37,8 +39,57 @@ pub(crate) struct Packet {
     quick: bool,
 }
 
+#[derive(Args)]
+pub(crate) struct Control {
+    /// Backends of one service
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=4_000))]
+    backends: u16,
+    /// Seconds between two probes of a backend
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    interval: u32,
+    /// How long each kind of probe is measured
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    seconds: u32,
+    /// Print one line of JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn run(subject: &Subject) -> Result<()> {
-    let Subject::Packet(options) = subject;
+    match subject {
+        Subject::Packet(options) => packet(options),
+        Subject::Control(options) => control(options),
+    }
+}
+
+/// The daemon is built as a package would have it: what it costs is the question.
+fn control(options: &Control) -> Result<()> {
+    ensure!(
+        shell::is_root(),
+        "the bench makes network namespaces and loads an XDP program, which needs root"
+    );
+    setup::everything()?;
+    let object = bpf::build()?;
+    host::build_daemon(&object, true)?;
+    let mut build = host::cargo(&object);
+    build.args(["build", "--package", "steerline-tests", "--bins"]);
+    shell::run(host::locked(&mut build))?;
+
+    let program = host::binary("steerline-bench-control");
+    let mut command = Command::new(&program);
+    command
+        .args(["--backends", &options.backends.to_string()])
+        .args(["--interval", &options.interval.to_string()])
+        .args(["--seconds", &options.seconds.to_string()])
+        .env("STEERLINE_BIN", host::release_binary("steerline"));
+    if options.json {
+        command.arg("--json");
+    }
+    // It takes our place, so that signals reach it and its exit code is ours.
+    Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
+}
+
+fn packet(options: &Packet) -> Result<()> {
     ensure!(
         shell::is_root(),
         "the bench loads XDP programs and makes a network namespace, which needs root"

@@ -39,6 +39,15 @@ pub(crate) fn build_daemon(object: &Path, release: bool) -> Result<()> {
 
 /// Where cargo puts a binary of the development profile.
 pub(crate) fn binary(name: &str) -> PathBuf {
+    built("debug", name)
+}
+
+/// Where cargo puts a binary of the release profile.
+pub(crate) fn release_binary(name: &str) -> PathBuf {
+    built("release", name)
+}
+
+fn built(profile: &str, name: &str) -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    shell::root().join(target).join("debug").join(name)
+    shell::root().join(target).join(profile).join(name)
 }

@@ -46,7 +46,7 @@ enum Verb {
     Test(test::Options),
     /// Balance real traffic over three servers, one of them slow
     Demo(demo::Options),
-    /// Measure the packet path
+    /// Measure the packet path, or what the daemon costs
     #[command(subcommand)]
     Bench(bench::Subject),
     /// Check the rules of ARCHITECTURE.md and CONTRIBUTING.md
