@@ -20,11 +20,14 @@ fn vip() -> SocketAddr {
 }
 
 /// The balancer's configuration: servers of these weights by weighted round
-/// robin, and these lines for the service.
+/// robin, and these lines for the service. Nothing else decides: no ramp, no
+/// failure detection.
 pub(crate) fn config(weights: &[u32], sections: &str) -> BalancerConfig {
     let mut text = format!(
         "\n[[service]]\nname = \"web\"\naddress = \"{}\"\nport = 80\n\
-         algorithm = \"weighted-round-robin\"\nannounce = \"none\"\n{sections}\n",
+         algorithm = \"weighted-round-robin\"\nannounce = \"none\"\n\
+         [service.slow_start]\nramp = \"off\"\n[service.fail_detect]\nconnections = 0\n\
+         {sections}\n",
         topology::VIP
     );
     for (number, weight) in (1..).zip(weights) {
