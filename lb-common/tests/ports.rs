@@ -34,7 +34,10 @@ impl Host {
             0 => None,
             given => {
                 let (pool, port) = allocated(given);
-                self.live.lock().unwrap().insert((client, pool, port), ());
+                self.live
+                    .lock()
+                    .expect("no holder panics")
+                    .insert((client, pool, port), ());
                 Some((pool, port))
             }
         }
@@ -52,7 +55,12 @@ impl Ports for Host {
         self.cells.get(index as usize)
     }
     fn is_taken(&self, word: u64, pool: u32, port: u16) -> bool {
-        self.all_live || self.live.lock().unwrap().contains_key(&(word, pool, port))
+        self.all_live
+            || self
+                .live
+                .lock()
+                .expect("no holder panics")
+                .contains_key(&(word, pool, port))
     }
     fn each<V: FnMut(u32) -> bool>(&self, count: u32, mut visit: V) {
         for index in 0..count {
