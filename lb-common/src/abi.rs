@@ -242,11 +242,15 @@ pub enum Jump {
     Icmp4 = 5,
     /// Begins with an ICMPv6 message.
     Icmp6 = 6,
+    /// Begins with an IPv4 fragment.
+    Fragment4 = 7,
+    /// Begins with an IPv6 fragment.
+    Fragment6 = 8,
 }
 
 impl Jump {
     /// Every one, with the name of its program.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::New4, "steerline_new4"),
         (Self::Ipv6, "steerline_ipv6"),
         (Self::New6, "steerline_new6"),
@@ -254,6 +258,8 @@ impl Jump {
         (Self::Answer6, "steerline_answer6"),
         (Self::Icmp4, "steerline_icmp4"),
         (Self::Icmp6, "steerline_icmp6"),
+        (Self::Fragment4, "steerline_fragment4"),
+        (Self::Fragment6, "steerline_fragment6"),
     ];
 }
 

@@ -72,7 +72,8 @@ reasons! {
     PassedNoService = 4, "passed_no_service", false;
     /// Passed: the kernel half holds no configuration yet.
     PassedNotReady = 5, "passed_not_ready", false;
-    /// Passed: a fragment.
+    /// Passed: a fragment of ICMP, or one of a server's whose packet's first was
+    /// not seen.
     PassedFragment = 6, "passed_fragment", false;
     /// Passed: ICMP other than a ping of a VIP, and protocols that no service
     /// balances.
@@ -148,6 +149,12 @@ reasons! {
     Reassigned = 38, "reassigned", false;
     /// A failure of which the ring had no room to tell; it is counted all the same.
     FailureUntold = 39, "failure_untold", false;
+    /// Dropped: a fragment to a service before the first one of its packet, which
+    /// has the ports.
+    FragmentEarly = 40, "fragment_early", true;
+    /// A later fragment followed the first one of its packet (it is counted as
+    /// `forwarded` too).
+    FragmentFollowed = 41, "fragment_followed", false;
 }
 
 #[cfg(test)]

@@ -35,6 +35,12 @@ pub(crate) trait Family: Copy {
     const ANSWER: Jump;
     /// The program for its control messages.
     const CONTROL: Jump;
+    /// The program for fragments.
+    const FRAGMENT: Jump;
+    /// Seconds in which the fragments of a packet must have come.
+    const REASSEMBLY: u64;
+    /// Whether the protocol of a packet is in every one of its fragments.
+    const TELLS_PROTOCOL: bool;
     /// Where the addresses are in its header.
     const SOURCE_AT: usize;
     const DESTINATION_AT: usize;
@@ -60,6 +66,10 @@ pub(crate) trait Family: Copy {
     fn answer(ctx: &XdpContext, ip: &Ip<Self>, ttl: u8) -> Result<(), Reason>;
     /// Writes an address at a place of the frame.
     fn put_address(ctx: &XdpContext, place: usize, address: Self::Address) -> Result<(), Reason>;
+    /// The identification of a fragment.
+    fn identification(ctx: &XdpContext, ip: &Ip<Self>) -> Result<u32, Reason>;
+    /// Whether a segment or datagram may be behind a header with that number.
+    fn hides(protocol: u8) -> bool;
     /// Whether two addresses are one.
     fn is_same(one: Self::Address, other: Self::Address) -> bool;
     /// Whether a type of control message tells a sender of an error about its
@@ -135,6 +145,11 @@ impl Family for V4 {
     const HEADER: u32 = 20;
     const ANSWER: Jump = Jump::Answer4;
     const CONTROL: Jump = Jump::Icmp4;
+    const FRAGMENT: Jump = Jump::Fragment4;
+    /// RFC 1122, section 3.3.2, wants 60 to 120; Linux waits half a minute
+    /// (`net.ipv4.ipfrag_time`), and identifications of 16 bits come again.
+    const REASSEMBLY: u64 = 30;
+    const TELLS_PROTOCOL: bool = true;
     const SOURCE_AT: usize = 12;
     const DESTINATION_AT: usize = 16;
     const TIME_EXCEEDED: (u8, u8) = (11, 0);
@@ -165,6 +180,14 @@ impl Family for V4 {
     #[inline(always)]
     fn put_address(ctx: &XdpContext, place: usize, address: u32) -> Result<(), Reason> {
         packet::put_address4(ctx, place, address)
+    }
+    #[inline(always)]
+    fn identification(ctx: &XdpContext, ip: &Ip<V4>) -> Result<u32, Reason> {
+        packet::identification4(ctx, ip)
+    }
+    #[inline(always)]
+    fn hides(_: u8) -> bool {
+        false
     }
     #[inline(always)]
     fn is_same(one: u32, other: u32) -> bool {
@@ -282,6 +305,10 @@ impl Family for V6 {
     const HEADER: u32 = 40;
     const ANSWER: Jump = Jump::Answer6;
     const CONTROL: Jump = Jump::Icmp6;
+    const FRAGMENT: Jump = Jump::Fragment6;
+    /// RFC 8200, section 4.5.
+    const REASSEMBLY: u64 = 60;
+    const TELLS_PROTOCOL: bool = false;
     const SOURCE_AT: usize = 8;
     const DESTINATION_AT: usize = 24;
     /// RFC 4443, sections 3.3 and 3.2.
@@ -313,6 +340,14 @@ impl Family for V6 {
     #[inline(always)]
     fn put_address(ctx: &XdpContext, place: usize, address: [u64; 2]) -> Result<(), Reason> {
         packet::put_address6(ctx, place, address)
+    }
+    #[inline(always)]
+    fn identification(ctx: &XdpContext, ip: &Ip<V6>) -> Result<u32, Reason> {
+        packet::identification6(ctx, ip)
+    }
+    #[inline(always)]
+    fn hides(protocol: u8) -> bool {
+        packet::is_extension(protocol)
     }
     #[inline(always)]
     fn is_same(one: [u64; 2], other: [u64; 2]) -> bool {

@@ -85,6 +85,18 @@ mod entry {
         crate::pipeline::icmp::<V6>(&ctx)
     }
 
+    /// Jumped to for IPv4 fragments.
+    #[xdp(frags)]
+    fn steerline_fragment4(ctx: XdpContext) -> u32 {
+        crate::pipeline::fragment::<V4>(&ctx)
+    }
+
+    /// Jumped to for IPv6 fragments.
+    #[xdp(frags)]
+    fn steerline_fragment6(ctx: XdpContext) -> u32 {
+        crate::pipeline::fragment::<V6>(&ctx)
+    }
+
     /// Never attached: a daemon runs it to learn how jiffies and nanoseconds
     /// relate.
     #[xdp(frags)]

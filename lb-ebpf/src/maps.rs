@@ -5,7 +5,7 @@
 
 use aya_ebpf::{
     bindings::bpf_fib_lookup as FibLookup,
-    btf_maps::{Array, HashMap, PerCpuArray, ProgramArray, RingBuf},
+    btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, ProgramArray, RingBuf},
     helpers::generated::bpf_loop,
     macros::btf_map,
     programs::XdpContext,
@@ -13,8 +13,8 @@ use aya_ebpf::{
 use core::{arch::asm, cell::Cell, ffi::c_void};
 use lb_common::{
     abi::{
-        Backend, Bucket4, Bucket6, Budget, ClassSums, ClockReading, ColdBucket, Cursor, Failure,
-        HISTOGRAM_BUCKETS, Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS,
+        Address, Backend, Bucket4, Bucket6, Budget, ClassSums, ClockReading, ColdBucket, Cursor,
+        Failure, HISTOGRAM_BUCKETS, Hop, HopKey, Jump, Live, MAX_BACKENDS, MAX_HOPS, MAX_POOLS,
         MAX_SERVICES, MEMBER_SLOTS, Member, Name, PoolAddress, RING_CHUNKS, Report, Service,
         ServiceKey, Settings, SpillKey, Spilled4, Spilled6, SynGuard, Traffic, region,
         ticks_between,
@@ -106,9 +106,43 @@ static POOL_PORTS: Array<u64, 1, MMAPABLE> = Array::new();
 /// loader pins one per program.
 #[btf_map]
 static PROGRAMS: ProgramArray<{ Jump::ALL.len() }> = ProgramArray::new();
+/// Packets in fragments of which the first was seen. Not kept over a load: nobody
+/// reassembles for so long.
+#[btf_map]
+static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts, MOST_FRAGMENTED> = LruHashMap::new();
 /// What is too large for the stack of 512 bytes.
 #[btf_map]
 static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// Packets in fragments that are remembered at a time: the least recently used are
+/// forgotten first. A link of 10 Gbit/s carries fewer in a reordering of 20 ms.
+const MOST_FRAGMENTED: usize = 8_192;
+
+/// What all fragments of a packet have in common (RFC 791, section 3.2; RFC 8200,
+/// section 4.5).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FragmentKey {
+    pub source: Address,
+    pub destination: Address,
+    pub identification: u32,
+    /// Zero in IPv6, where only the first fragment knows.
+    pub protocol: u8,
+    /// 4 or 6.
+    pub family: u8,
+    pub padding: u16,
+}
+
+/// What only the first one has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FragmentPorts {
+    pub source: u16,
+    pub destination: u16,
+    pub protocol: u32,
+    /// When it was seen.
+    pub tick: u32,
+}
 
 /// See [`SCRATCH`].
 #[repr(C)]
@@ -176,6 +210,19 @@ pub(crate) fn scratch() -> Option<&'static mut Scratch> {
     SCRATCH
         .get_ptr_mut(0)
         .map(|scratch| unsafe { &mut *scratch })
+}
+
+/// Remembers a first fragment. A map that cannot take it loses the rest of that
+/// packet.
+#[inline(always)]
+pub(crate) fn remember_fragment(key: &FragmentKey, ports: &FragmentPorts) {
+    let _ = FRAGMENTS.insert(key, ports, 0);
+}
+
+#[inline(always)]
+pub(crate) fn remembered_fragment(key: &FragmentKey) -> Option<FragmentPorts> {
+    // SAFETY: the value is copied at once.
+    unsafe { FRAGMENTS.get(key) }.copied()
 }
 
 /// Keeps the MTU that a packet exceeds, for the answer.

@@ -8,7 +8,7 @@ use crate::{
     packet::{self, Carried, V4, V6},
     stages::{
         answer::{self, Answer},
-        classify, emit, find, lookup, open, relay, rewrite,
+        classify, emit, find, fragment, lookup, open, relay, rewrite,
     },
 };
 use aya_ebpf::{
@@ -59,6 +59,13 @@ pub(crate) fn icmp<F: Family>(ctx: &XdpContext) -> u32 {
         }
         Err(reason) => verdict(Err(reason)),
     }
+}
+
+/// The programs behind the tail calls for later fragments, which are never
+/// answered (RFC 1122, section 3.2.2).
+#[inline(always)]
+pub(crate) fn fragment<F: Family>(ctx: &XdpContext) -> u32 {
+    verdict(later_fragment::<F>(ctx))
 }
 
 /// Leaves a reading of the clocks for the daemon.
@@ -127,7 +134,7 @@ fn ipv6(ctx: &XdpContext) -> Result<u32, Reason> {
 }
 
 #[inline(always)]
-fn known_flow<F: open::Opens + rewrite::Tracks>(
+fn known_flow<F: open::Opens + rewrite::Tracks + Sends>(
     ctx: &XdpContext,
     settings: &'static Settings,
     offset: u32,
@@ -138,9 +145,15 @@ fn known_flow<F: open::Opens + rewrite::Tracks>(
         return Err(Reason::Internal);
     }
     let ours = classify::run(&ip)?;
+    if ip.is_fragment() {
+        if !ip.is_first() {
+            maps::jump(ctx, F::FRAGMENT);
+            return Err(Reason::Internal);
+        }
+        outcome(F::remember(ctx.ctx))?;
+    }
     let transport = packet::transport(ctx, &ip)?;
     let tick = clock::tick(settings);
-
     match find::run(settings, ours, &ip, &transport) {
         find::Flow::ToServer(found) | find::Flow::ToClient(found)
             if answer::is_refused(&found, &transport) =>
@@ -192,6 +205,70 @@ fn answered<F: Family>(ctx: &XdpContext) -> Result<Reason, Reason> {
     Ok(answer::error(ctx, &ip, asked, source, tick))
 }
 
+/// Remembers the first fragment of a packet.
+#[inline(always)]
+fn remember<F: Family>(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = maps::settings().ok_or(Reason::Internal)?;
+    let frame = packet::frame(ctx)?;
+    let ip = F::parse(ctx, frame.offset)?;
+    let transport = packet::transport(ctx, &ip)?;
+    fragment::remember(ctx, settings, &ip, &transport)?;
+    Ok(0)
+}
+
+/// A later fragment goes where its first one went. Of its headers only the
+/// addresses are there to be translated. Nothing of it concerns the flow's state:
+/// the first one has told.
+#[inline(always)]
+fn later_fragment<F: Family>(ctx: &XdpContext) -> Result<u32, Reason> {
+    let settings = ready()?;
+    let frame = packet::frame(ctx)?;
+    let ip = &mut F::parse(ctx, frame.offset)?;
+    let ours = classify::run(ip)?;
+    let Ok(transport) = fragment::recall(ctx, settings, ip) else {
+        // Of a server's packets not all are a service's, and the filter knows
+        // strangers: these are the kernel's.
+        let is_early = ours.destination && lookup::is_vip::<F>(ip.destination);
+        return Err(if is_early {
+            Reason::FragmentEarly
+        } else {
+            Reason::PassedFragment
+        });
+    };
+    packet::later(ctx, ip)?;
+    let (backend, exit, translation) = match find::run(settings, ours, ip, &transport) {
+        find::Flow::ToServer(found) => {
+            if rewrite::is_direct(&found) {
+                let sent = emit::direct(ctx, settings, found.backend(), found.client, ip)?;
+                maps::count(Reason::FragmentFollowed);
+                return Ok(sent);
+            }
+            rewrite::live_on(ip)?;
+            let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+            let exit = emit::way_to_server(backend, ip)?;
+            (backend, exit, rewrite::for_server(&found, ip, &transport)?)
+        }
+        find::Flow::ToClient(found) => {
+            rewrite::live_on(ip)?;
+            let backend = maps::backend(found.backend()).ok_or(Reason::Internal)?;
+            let new = rewrite::for_client(&found, ip, &transport);
+            let exit = emit::way_to_client(ctx, settings, &found, ip, &transport, &new)?;
+            (backend, exit, new)
+        }
+        find::Flow::None => {
+            if !ours.destination {
+                return Err(Reason::PassedNoService);
+            }
+            lookup::run(ip, &transport)?;
+            return Err(Reason::NoFlow);
+        }
+    };
+    packet::translate_addresses(ctx, ip, &translation)?;
+    let sent = emit::send(ctx, backend, ip, &exit)?;
+    maps::count(Reason::FragmentFollowed);
+    Ok(sent)
+}
+
 #[inline(always)]
 fn message<F: Family>(ctx: &XdpContext) -> Result<u32, Reason> {
     let settings = ready()?;
@@ -203,6 +280,9 @@ fn message<F: Family>(ctx: &XdpContext) -> Result<u32, Reason> {
         return error(ctx, settings, &ip, kind);
     }
     let ours = classify::run(&ip)?;
+    if ip.is_fragment() {
+        return Err(Reason::PassedFragment);
+    }
     Err(ping(ctx, ours, &ip))
 }
 
@@ -331,16 +411,22 @@ fn send_opened<F: rewrite::Tracks>(ctx: &XdpContext) -> Result<u32, Reason> {
 /// More than any verdict.
 const REASONS: u32 = 1 << 16;
 
-/// A family's global functions [`describe`] and [`send_opened`]: with stack frames
-/// that do not live at the same time as those that open the flow.
+/// A family's global functions [`describe`] and [`send_opened`], with stack frames
+/// that do not live at the same time as those that open the flow, and [`remember`],
+/// which few packets need.
 pub(crate) trait Sends: Family {
+    fn remember(ctx: *mut xdp_md) -> u32;
     fn describe(ctx: *mut xdp_md) -> u32;
     fn send_opened(ctx: *mut xdp_md) -> u32;
 }
 
 macro_rules! sends {
-    ($family:ident, $describe:ident, $send:ident) => {
+    ($family:ident, $remember:ident, $describe:ident, $send:ident) => {
         impl Sends for $family {
+            #[inline(always)]
+            fn remember(ctx: *mut xdp_md) -> u32 {
+                $remember(ctx)
+            }
             #[inline(always)]
             fn describe(ctx: *mut xdp_md) -> u32 {
                 $describe(ctx)
@@ -351,6 +437,11 @@ macro_rules! sends {
             }
         }
 
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $remember(ctx: *mut xdp_md) -> u32 {
+            number(remember::<$family>(&XdpContext::new(ctx)))
+        }
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $describe(ctx: *mut xdp_md) -> u32 {
@@ -364,5 +455,15 @@ macro_rules! sends {
     };
 }
 
-sends!(V4, steerline_describe4, steerline_send_opened4);
-sends!(V6, steerline_describe6, steerline_send_opened6);
+sends!(
+    V4,
+    steerline_remember4,
+    steerline_describe4,
+    steerline_send_opened4
+);
+sends!(
+    V6,
+    steerline_remember6,
+    steerline_describe6,
+    steerline_send_opened6
+);

@@ -154,3 +154,15 @@ pub(crate) fn put_address(ctx: &XdpContext, place: usize, address: u32) -> Resul
     unsafe { field.write_volatile(address.to_be()) };
     Ok(())
 }
+
+/// The identification of a fragment.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn identification(ctx: &XdpContext, ip: &Ip<V4>) -> Result<u32, Reason> {
+    let Some(header) = at::<Ipv4Hdr>(ctx, ip.offset as usize & 0x1f) else {
+        return Err(Reason::Internal);
+    };
+    Ok(field!(header, Ipv4Hdr.id as u16) as u32)
+}

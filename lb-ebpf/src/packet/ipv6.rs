@@ -102,7 +102,7 @@ pub(crate) fn parse(ctx: &XdpContext, offset: u32) -> Result<Ip<V6>, Reason> {
 }
 
 #[inline(always)]
-const fn is_extension(next: u8) -> bool {
+pub(crate) const fn is_extension(next: u8) -> bool {
     matches!(
         next,
         HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS
@@ -256,4 +256,50 @@ pub(crate) fn put_address(ctx: &XdpContext, place: usize, address: [u64; 2]) -> 
             .write_volatile(address[1].to_be());
     }
     Ok(())
+}
+
+/// The identification of a fragment.
+///
+/// # Errors
+/// As [`super::translate`].
+#[inline(always)]
+pub(crate) fn identification(ctx: &XdpContext, ip: &Ip<V6>) -> Result<u32, Reason> {
+    match steerline_identification(ctx.ctx, ip.offset) {
+        0 => Err(Reason::Malformed),
+        found => Ok(found as u32),
+    }
+}
+
+/// Walks to the fragment header: its identification, with bit 32; 0: there is none.
+/// A global function: the verifier judges its loop once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn steerline_identification(ctx: *mut xdp_md, offset: u32) -> u64 {
+    const FOUND: u64 = 1 << 32;
+    let ctx = &XdpContext::new(ctx);
+    let offset = offset as usize & 0x1f;
+    let Some(ip) = at::<Header>(ctx, offset) else {
+        return 0;
+    };
+    let mut next = field!(ip, Header.next as u8);
+    let mut length = HEADER;
+    for _ in 0..MOST_EXTENSIONS {
+        let Some(header) = at::<[u8; 8]>(ctx, offset + (length & super::LENGTH_MASK) as usize)
+        else {
+            return 0;
+        };
+        // SAFETY: `at` proved that these bytes lie in the frame.
+        let byte = |index: usize| unsafe { header.cast::<u8>().add(index).read_volatile() };
+        length += match next {
+            FRAGMENT => {
+                let number = u32::from_be_bytes([byte(4), byte(5), byte(6), byte(7)]);
+                return FOUND | number as u64;
+            }
+            AUTHENTICATION => (byte(1) as u32 + 2) * 4,
+            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => (byte(1) as u32 + 1) * 8,
+            _ => return 0,
+        };
+        next = byte(0);
+    }
+    0
 }

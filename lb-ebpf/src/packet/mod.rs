@@ -14,12 +14,12 @@ mod tunnel;
 pub(crate) use answer::{Fresh, reset, time_exceeded, too_big};
 pub(crate) use icmp::{Inner, Quoted, echo, is_error, quoted, relay};
 pub(crate) use ipv4::{
-    V4, answer as answer4, compose as compose4, parse as parse4, put_address as put_address4,
-    write as write4,
+    V4, answer as answer4, compose as compose4, identification as identification4, parse as parse4,
+    put_address as put_address4, write as write4,
 };
 pub(crate) use ipv6::{
-    V6, answer as answer6, compose as compose6, parse as parse6, put_address as put_address6,
-    write as write6,
+    V6, answer as answer6, compose as compose6, identification as identification6, is_extension,
+    parse as parse6, put_address as put_address6, write as write6,
 };
 pub(crate) use tunnel::{Outer, encapsulate, outer, overhead};
 
@@ -196,7 +196,9 @@ fn is_whole<F: Family>(ctx: &XdpContext, ip: &Ip<F>) -> bool {
     frame >= needed
 }
 
-/// Reads the transport header behind an IP header that is not a fragment's.
+/// Reads the transport header behind an IP header that is not a later fragment's.
+/// All of it must be in a first fragment: one that is shorter hides from filters
+/// what it is (RFC 1858, section 3.2; RFC 7112).
 ///
 /// # Errors
 /// [`Reason::Malformed`]: the lengths contradict each other or the frame.
@@ -208,7 +210,7 @@ pub(crate) fn transport<F: Family>(ctx: &XdpContext, ip: &Ip<F>) -> Result<Trans
     let segment = ip.total_length - ip.header_length;
     let offset = ip.transport_offset();
     if ip.protocol == UDP {
-        udp(ctx, offset, segment)
+        udp(ctx, offset, segment, ip.is_fragment())
     } else {
         tcp(ctx, offset, segment)
     }
@@ -243,12 +245,20 @@ fn tcp(ctx: &XdpContext, offset: usize, segment: u32) -> Result<Transport, Reaso
 }
 
 #[inline(always)]
-fn udp(ctx: &XdpContext, offset: usize, segment: u32) -> Result<Transport, Reason> {
+fn udp(
+    ctx: &XdpContext,
+    offset: usize,
+    segment: u32,
+    is_fragment: bool,
+) -> Result<Transport, Reason> {
     let Some(udp) = at::<UdpHdr>(ctx, offset) else {
         return Err(Reason::Malformed);
     };
     let length = field!(udp, UdpHdr.len as u16) as u32;
-    if length < UdpHdr::LEN as u32 || segment < length {
+    if length < UdpHdr::LEN as u32 {
+        return Err(Reason::Malformed);
+    }
+    if segment < length && (!is_fragment || segment < UdpHdr::LEN as u32) {
         return Err(Reason::Malformed);
     }
     Ok(Transport {
@@ -261,6 +271,43 @@ fn udp(ctx: &XdpContext, offset: usize, segment: u32) -> Result<Transport, Reaso
         payload: length - UdpHdr::LEN as u32,
         is_udp: true,
     })
+}
+
+/// Largest payload of a packet (RFC 791, section 3.1).
+const LARGEST: u32 = 0xffff;
+
+/// Judges a later fragment.
+///
+/// # Errors
+/// [`Reason::Malformed`]: its lengths contradict each other, the frame or what a
+/// packet can be; or it begins inside the header of a segment, which only who
+/// wants to overwrite it sends (RFC 1858, section 4).
+#[inline(always)]
+pub(crate) fn later<F: Family>(ctx: &XdpContext, ip: &Ip<F>) -> Result<(), Reason> {
+    if ip.total_length <= ip.header_length || !is_whole(ctx, ip) {
+        return Err(Reason::Malformed);
+    }
+    let offset = ip.fragment as u32 & (MORE_FRAGMENTS as u32 - 1);
+    if offset * 8 + (ip.total_length - ip.header_length) > LARGEST
+        || offset == 1 && ip.protocol == TCP
+    {
+        return Err(Reason::Malformed);
+    }
+    Ok(())
+}
+
+/// Writes what a translation changes in the IP header: all that a later fragment
+/// has.
+///
+/// # Errors
+/// As [`translate`].
+#[inline(always)]
+pub(crate) fn translate_addresses<F: Family>(
+    ctx: &XdpContext,
+    ip: &Ip<F>,
+    translation: &Translation<F>,
+) -> Result<(), Reason> {
+    F::write(ctx, ip, translation)
 }
 
 /// Set in MAC addresses of groups, as a number.

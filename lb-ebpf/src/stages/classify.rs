@@ -24,10 +24,10 @@ pub(crate) fn run<F: Family>(ip: &Ip<F>) -> Result<Ours, Reason> {
         return Err(Reason::PassedNotOurs);
     }
     if ip.protocol != packet::TCP && ip.protocol != packet::UDP && ip.protocol != F::ICMP {
-        return Err(Reason::PassedProtocol);
-    }
-    if ip.is_fragment() {
-        return Err(Reason::PassedFragment);
+        // Of a later fragment not even that may be known.
+        if ip.is_first() || !F::hides(ip.protocol) {
+            return Err(Reason::PassedProtocol);
+        }
     }
     Ok(ours)
 }

@@ -5,6 +5,7 @@ pub(crate) mod answer;
 pub(crate) mod classify;
 pub(crate) mod emit;
 pub(crate) mod find;
+pub(crate) mod fragment;
 pub(crate) mod lookup;
 pub(crate) mod open;
 pub(crate) mod relay;

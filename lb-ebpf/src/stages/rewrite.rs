@@ -43,6 +43,16 @@ pub(crate) fn to_server<F: Tracks>(
 ) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
     note::<F>(found, Side::Client, transport, tick);
+    for_server(found, ip, transport)
+}
+
+/// The headers of a client's packet on a known flow.
+#[inline(always)]
+pub(crate) fn for_server<F: Family>(
+    found: &Found,
+    ip: &Ip<F>,
+    transport: &Transport,
+) -> Result<Translation<F>, Reason> {
     to_backend(
         found.backend(),
         found.backend_endpoint(),
@@ -62,11 +72,21 @@ pub(crate) fn to_client<F: Tracks>(
 ) -> Result<Translation<F>, Reason> {
     live_on(ip)?;
     note::<F>(found, Side::Server, transport, tick);
+    Ok(for_client(found, ip, transport))
+}
+
+/// The headers of a server's packet on a known flow.
+#[inline(always)]
+pub(crate) fn for_client<F: Family>(
+    found: &Found,
+    ip: &Ip<F>,
+    transport: &Transport,
+) -> Translation<F> {
     let port = found.virtual_endpoint() as u16;
     let vip = (F::virtual_address(found), port);
     let client = (F::client_address(found), found.client_endpoint() as u16);
     let both = found.pool() != 0;
-    Ok(translation(End::Source, vip, both, client, ip, transport))
+    translation(End::Source, vip, both, client, ip, transport)
 }
 
 /// The headers of the packet that opened a flow.

@@ -1,11 +1,12 @@
 //! Rows of the packet table, and the one helper that runs them.
 
 use super::{
-    Carried, Counter, Endpoint, Entropy, Family, Frame, Lab, Mac, Moved, Port, Reply, Tunnel,
+    Carried, Counter, Endpoint, Entropy, Family, Frame, Lab, Mac, Moved, Port, Reply, Talk, Tunnel,
+    moves,
     scene::{BACK, FRONT, ROUTER_MAC, Server},
     verdict,
 };
-use lb_common::reason::Reason;
+use lb_common::{reason::Reason, tcp::State};
 use std::{fmt::Write as _, net::IpAddr};
 
 /// What is to become of a frame.
@@ -229,6 +230,27 @@ impl Step {
     pub fn also(mut self, moves: impl IntoIterator<Item = (Counter, i64)>) -> Self {
         self.also.extend(moves);
         self
+    }
+
+    /// This frame in fragments of at most `size` bytes of its IP payload, in order:
+    /// what becomes of each is what would become of it. The counters that it moves
+    /// too are moved by the first.
+    pub fn fragments(self, size: usize) -> Vec<Self> {
+        let pieces = self.built().fragments(size);
+        let sent = matches!(self.outcome, Outcome::Sent { .. });
+        let step = |(number, piece): (usize, Frame)| {
+            let mut step = self.clone();
+            step.input = Input::Frame(Box::new(piece));
+            if number > 0 {
+                step.also.clear();
+                if sent {
+                    step.also
+                        .push((Counter::Reason(Reason::FragmentFollowed), 1));
+                }
+            }
+            step
+        };
+        pieces.into_iter().enumerate().map(step).collect()
     }
 
     /// Moves none of the counters that were named so far.
@@ -478,6 +500,21 @@ impl Row {
         self.script
             .extend(steps.into_iter().map(|step| Do::Send(Box::new(step))));
         self
+    }
+
+    /// A flow begins, and gets to where no later tick finds it another one: in direct
+    /// return datagrams are a conversation from their second tick on.
+    pub fn settled(self, talk: Talk) -> Self {
+        let row = self.sends(talk.begun());
+        if !talk.is_udp || !talk.is_direct {
+            return row;
+        }
+        let index = talk.server.index;
+        row.change(move |lab| lab.age(talk.client, 1)).send(
+            talk.request(5)
+                .also(moves::goes(State::Datagram, State::Conversing))
+                .also([(Counter::HalfClosed(index), 1), (Counter::Opened(index), 1)]),
+        )
     }
 
     /// The controller, or time, changes something.

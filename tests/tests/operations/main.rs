@@ -18,6 +18,7 @@ mod dns;
 mod drain_reset;
 mod endings;
 mod errors;
+mod fragments;
 mod full_nat;
 mod generic;
 mod hosts;

@@ -27,7 +27,7 @@ struct Column {
 impl Column {
     fn row(&self, what: &str) -> Row {
         let family = self.talk.family().name();
-        Row::new(format!("{what} ({} {family})", self.name)).sends(self.talk.begun())
+        Row::new(format!("{what} ({} {family})", self.name)).settled(self.talk)
     }
 
     /// An address of the scene in this family.

@@ -1,9 +1,7 @@
 //! What IPv6 has and IPv4 has not: extension headers that are not read, and
 //! messages of the network itself.
 
-use lb_common::reason::Reason::{
-    self, Malformed, PassedFragment, PassedMalformed, PassedNotOurs, PassedProtocol,
-};
+use lb_common::reason::Reason::{self, Malformed, PassedMalformed, PassedNotOurs, PassedProtocol};
 use steerline_tests::packets::{
     Extension, Family, Group, Row, Step, Talk,
     flag::SYN,
@@ -62,11 +60,6 @@ pub(crate) fn group() -> Group {
             let step = behind(with(options(1)), PassedMalformed);
             step.patch(LENGTH, &[units]).dropped(Malformed)
         })),
-        Row::new("a fragment behind options").send(behind(with(options(1)), PassedFragment).with(
-            |f| {
-                f.more_fragments = true;
-            },
-        )),
         Row::new("to a group of hosts: neighbour discovery needs it").send({
             let group = "ff02::1:ff00:1".parse().expect("an address");
             talk()

@@ -14,6 +14,7 @@ mod direct;
 mod ends;
 mod errors;
 mod feedback;
+mod fragments;
 mod frames;
 mod full;
 mod full_nat;
@@ -74,6 +75,7 @@ fn groups() -> Vec<Group> {
         full_nat::group(),
         errors::from_clients(),
         errors::from_servers(),
+        fragments::group(),
     ]
 }
 
@@ -206,6 +208,11 @@ fn pings() {
 fn answers_of_our_own() {
     run(&answers::resets());
     run(&answers::errors());
+}
+
+#[test]
+fn fragments_follow_their_first() {
+    run(&fragments::group());
 }
 
 #[test]

@@ -99,8 +99,8 @@ fn from_server(step: Step) -> Step {
 /// Everything that the kernel gets.
 pub(crate) fn group() -> Group {
     use Reason::{
-        PassedFragment, PassedMalformed, PassedNoService, PassedNotIp, PassedNotOurs,
-        PassedNotReady, PassedProtocol,
+        PassedMalformed, PassedNoService, PassedNotIp, PassedNotOurs, PassedNotReady,
+        PassedProtocol,
     };
     let arp = || {
         let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
@@ -116,7 +116,7 @@ pub(crate) fn group() -> Group {
         bytes.splice(12..12, [0x81, 0x00, 0x00, 0x2a].repeat(3));
         bytes
     };
-    let mut rows = vec![
+    let rows = vec![
         Row::new("SYN to an address that is no service's")
             .from("katran Base: non-VIP is passed")
             .send(TALK.to((STRANGER, 80)).client(SYN).passed(PassedNotOurs)),
@@ -218,49 +218,5 @@ pub(crate) fn group() -> Group {
                     .passed(PassedNoService),
             ),
     ];
-    for (name, more, offset) in [
-        ("first", true, 0),
-        ("middle", true, 185),
-        ("last", false, 370),
-    ] {
-        rows.push(
-            Row::new(format!("{name} fragment of no flow"))
-                .from("katran Base drops fragments; here the kernel has them")
-                .send(
-                    TALK.client(ACK)
-                        .payload(64)
-                        .passed(PassedFragment)
-                        .with(|f| {
-                            f.dont_fragment = false;
-                            f.more_fragments = more;
-                            f.fragment_offset = offset;
-                        }),
-                ),
-        );
-        rows.push(
-            Row::new(format!("{name} fragment of a flow"))
-                .sends(TALK.handshake())
-                .send(
-                    TALK.client(ACK)
-                        .payload(64)
-                        .passed(PassedFragment)
-                        .with(|f| {
-                            f.dont_fragment = false;
-                            f.more_fragments = more;
-                            f.fragment_offset = offset;
-                        }),
-                )
-                .send(
-                    TALK.server(ACK)
-                        .payload(64)
-                        .passed(PassedFragment)
-                        .with(|f| {
-                            f.dont_fragment = false;
-                            f.more_fragments = more;
-                            f.fragment_offset = offset;
-                        }),
-                ),
-        );
-    }
     Group::new("passed", rows)
 }

@@ -53,6 +53,7 @@ fn is_fate(reason: Reason) -> bool {
             | Reason::Trial
             | Reason::Withdrawn
             | Reason::ServerUnreachable
+            | Reason::FragmentFollowed
     )
 }
 
@@ -209,7 +210,7 @@ fn no_frame_makes_the_program_fail_and_every_one_is_counted_once() {
         Reason::Malformed,
         Reason::PassedMalformed,
         Reason::PassedNotIp,
-        Reason::PassedFragment,
+        Reason::FragmentEarly,
         Reason::Restored,
         Reason::TtlAnswered,
         Reason::EchoAnswered,

@@ -229,21 +229,13 @@ pub(super) const CASES: &[Case] = &[
                     .send(set(c.talk.response(8)))
             }))
     }),
-    ("fragments are the kernel's", |c, row| {
-        let row = row.sends(c.talk.begun());
-        Ok([(true, 0), (true, 185), (false, 370)]
-            .into_iter()
-            .fold(row, |row, (more, offset)| {
-                let piece = |step: Step| {
-                    step.passed(Reason::PassedFragment).with(|f| {
-                        f.dont_fragment = false;
-                        f.more_fragments = more;
-                        f.fragment_offset = offset;
-                    })
-                };
-                row.send(piece(c.talk.request(64)))
-                    .send(piece(c.talk.response(64)))
-            }))
+    ("in three fragments", |c, row| {
+        Ok(row
+            .from("cilium#11180: fragments follow their first one")
+            .sends(c.talk.begun())
+            .sends(c.talk.request(1_300).fragments(560))
+            .sends(c.talk.response(1_301).fragments(560))
+            .send(c.talk.request(7)))
     }),
     ("the server's MAC address is not known", |c, row| {
         let hop = c.talk.server.hop();
