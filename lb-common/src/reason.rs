@@ -155,6 +155,9 @@ reasons! {
     /// A later fragment followed the first one of its packet (it is counted as
     /// `forwarded` too).
     FragmentFollowed = 41, "fragment_followed", false;
+    /// Dropped: a server is a client of its own service in `nat`, and no other
+    /// server may take its flow: it would get a packet from itself.
+    Hairpin = 42, "hairpin", true;
 }
 
 #[cfg(test)]

@@ -151,8 +151,11 @@ pub(crate) struct Scratch {
     pub opening: Opening,
     /// Where it could go.
     pub survey: Survey,
-    /// Not zero: a backend that may take new flows was refused to this one.
+    /// Why backends that may take new flows were refused to this one; bits of the
+    /// stage that opens it.
     pub collided: Cell<u32>,
+    /// The address of its client as maps have it, in halves.
+    pub client: [u64; 2],
     /// Not zero: a backend that may take new flows has all that it can.
     pub full: Cell<u32>,
     /// Index of the backend that the flow is taken from; 0: none.

@@ -11,7 +11,7 @@ use aya_ebpf::programs::XdpContext;
 use lb_common::{
     abi::{
         Backend, Failure, Jump, Service, Settings, algorithm, backend_flags, failure_kind,
-        forwarding, measure,
+        forwarding, halves6, measure,
     },
     flow::{self, Found, Opening, Placed, Target, Twin, client_word, meta},
     hash,
@@ -182,6 +182,7 @@ pub(crate) fn describe<F: Opens>(
         client_ifindex: ctx.ingress_ifindex() as u32,
     };
     scratch.service = known.index;
+    scratch.client = halves6(F::key(ip.source));
     if !transport.is_udp && steerline_syn_guard() != 0 {
         return Err(Reason::SynGuard);
     }
@@ -207,6 +208,7 @@ pub(crate) fn run<F: Opens>() -> Result<(), Reason> {
         EXISTING => maps::count(Reason::Withdrawn),
         NO_BACKEND => return Err(Reason::NoBackend),
         COLLISION => return Err(Reason::TupleCollision),
+        HAIRPIN => return Err(Reason::Hairpin),
         AT_MAXIMUM => return Err(Reason::AtMaximum),
         EXHAUSTED => return Err(Reason::PoolExhausted),
         FULL | RACED => return Err(Reason::TableFull),
@@ -251,6 +253,12 @@ const SURVEYED: u32 = 7;
 const FOUND: u32 = 8;
 const EXHAUSTED: u32 = 9;
 const AT_MAXIMUM: u32 = 10;
+const HAIRPIN: u32 = 11;
+
+/// Bits of `Scratch::collided`: another flow of the client endpoint has the
+/// backend; the backend is the client.
+const PAIRED: u32 = 1;
+const ITSELF: u32 = 2;
 
 /// One survey, pick and placement of the flow in the scratch space.
 #[inline(always)]
@@ -269,8 +277,10 @@ fn attempt<F: Opens>() -> u32 {
     scratch.full.set(0);
     let picked = F::pick(service.algorithm);
     if picked & CHOSEN == 0 {
-        return if scratch.collided.get() != 0 {
+        return if scratch.collided.get() & PAIRED != 0 {
             COLLISION
+        } else if scratch.collided.get() != 0 {
+            HAIRPIN
         } else if scratch.full.get() != 0 {
             AT_MAXIMUM
         } else {
@@ -394,10 +404,16 @@ fn pool<'a, F: Family>(
             // Asked only of backends that may take new flows. In direct return
             // the server sees the VIP: no two flows look alike to it.
             // With a port of ours none does in full-nat either.
-            if scratch.opening.one_sided
-                || backend.forwarding == forwarding::FULL_NAT
-                || !scratch.survey.paired.any()
-            {
+            if scratch.opening.one_sided || backend.forwarding == forwarding::FULL_NAT {
+                return false;
+            }
+            // No host takes packets from itself that come by a wire.
+            let (own, client) = (halves6(backend.address), scratch.client);
+            if own[0] == client[0] && own[1] == client[1] {
+                scratch.collided.set(scratch.collided.get() | ITSELF);
+                return true;
+            }
+            if !scratch.survey.paired.any() {
                 return false;
             }
             let endpoint = F::endpoint(F::address(backend.address), backend.port, settings);
@@ -406,7 +422,7 @@ fn pool<'a, F: Family>(
                 .paired
                 .contains(&F::flows(settings), endpoint);
             if paired {
-                scratch.collided.set(1);
+                scratch.collided.set(scratch.collided.get() | PAIRED);
             }
             paired
         },

@@ -22,6 +22,7 @@ mod handshake;
 mod hops;
 mod ipv6;
 mod matrix;
+mod odd;
 mod passed;
 mod picks;
 mod ping;
@@ -76,6 +77,8 @@ fn groups() -> Vec<Group> {
         errors::from_clients(),
         errors::from_servers(),
         fragments::group(),
+        odd::group(),
+        odd::cuts(),
     ]
 }
 
@@ -213,6 +216,12 @@ fn answers_of_our_own() {
 #[test]
 fn fragments_follow_their_first() {
     run(&fragments::group());
+}
+
+#[test]
+fn rare_conversations() {
+    run(&odd::group());
+    run(&odd::cuts());
 }
 
 #[test]
