@@ -64,7 +64,6 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .env("STEERLINE_SKIP_LOG", &skips);
     if shell::is_ci() {
         command.env("STEERLINE_REQUIRE_ROOT", "1");
-        command.env("STEERLINE_FULL_LENGTH", "1");
     }
     let (mut sum, success) = run_and_sum(&mut command)?;
     let skipped = fs::read_to_string(&skips).unwrap_or_default();

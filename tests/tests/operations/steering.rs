@@ -30,7 +30,7 @@ const WAITS: u64 = 11;
 const DELAY: Duration = Duration::from_millis(60);
 
 /// Requests that must have ended before the next step, so that all of them take
-/// a minute where the machine is asked for it, as in CI, else a third.
+/// a minute where the machine is asked for it, else a third.
 fn full_length() -> u64 {
     let asked = std::env::var_os("STEERLINE_FULL_LENGTH").is_some();
     let seconds = if asked { 60 } else { 20 };

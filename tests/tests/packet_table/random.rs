@@ -1,7 +1,7 @@
 //! Frames that nobody would send.
 //!
-//! `STEERLINE_RANDOM_FRAMES` says how many (200,000 if it does not; a million in
-//! CI, where `STEERLINE_FULL_LENGTH` is set), `STEERLINE_RANDOM_SEED` which. A
+//! `STEERLINE_RANDOM_FRAMES` says how many (200,000 if it does not; a million
+//! where `STEERLINE_FULL_LENGTH` is set), `STEERLINE_RANDOM_SEED` which. A
 //! failure names the seed and prints the frame: it goes into the corpus, with a
 //! line that says what it was.
 
