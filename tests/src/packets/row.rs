@@ -523,6 +523,12 @@ impl Row {
         self
     }
 
+    /// Something is done before all else.
+    pub fn first(mut self, change: impl Fn(&mut Lab) + 'static) -> Self {
+        self.script.insert(0, Do::Change(Box::new(change)));
+        self
+    }
+
     /// Something else must hold now.
     pub fn check(mut self, check: impl Fn(&mut Lab) -> Result<(), String> + 'static) -> Self {
         self.script.push(Do::Check(Box::new(check)));
